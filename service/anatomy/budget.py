@@ -23,7 +23,7 @@ from service.measure.step_costs import DispatchSplit
 from service.modes import MODES
 from service.statistics.boundedness import Bound, bound, crossover, device_bound_index
 from service.statistics.intervals import Interval, median_interval
-from service.step.roofs import measure_null_kernel
+from service.step.roofs import null_kernel_seconds
 
 Key = tuple[str, int]
 """Mode and batch bucket."""
@@ -75,7 +75,7 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
     notes += attached_note()
     times = time_steps(bench, cases, arguments.rounds, TIMED_STEPS, "budget", report) if cases else {}
     notes += disturbed_note(times)
-    null = measure_null_kernel(bench.device).seconds["alone"]
+    null = null_kernel_seconds(bench.device)
     # On CUDA this attaches the profiler: all of the host's times have been taken by now.
     splits = {key: _split(bench, key, cases[key], times[key]) for key in cases}
     points = [make_point(device, key, times, splits[key], null) for key in keys]

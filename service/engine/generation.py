@@ -365,7 +365,6 @@ class DeviceFeed(HostFeed):
 
 
 def new_feed(buffers: Buffers) -> HostFeed:
-    """The feed that fits the device of `buffers`."""
     return DeviceFeed(buffers) if buffers.token.is_cuda else HostFeed(buffers)
 
 

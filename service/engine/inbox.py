@@ -125,7 +125,6 @@ class Inbox:
         return job
 
     def left(self, job: Job) -> None:
-        """A job that was taken or has joined has ended."""
         self._running.discard(job.id)
         self._cancelled.discard(job.id)
 

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Literal, cast
 
@@ -33,6 +34,9 @@ CHUNK_BYTES = 1 << 20
 
 MOST_SECONDS = 60.0
 """Profiling one mode keeps requests waiting for seconds; after so many the process hangs."""
+
+MOST_CAPTURE_SECONDS = 600.0
+"""The same of capturing a mode, of which all code is in the compile cache; requests are served meanwhile."""
 
 ROOM = 1.2
 """So many times what the engine has reserved must be free on the device for another copy of it."""
@@ -81,8 +85,9 @@ class KernelProcess:
         """Wait until the steps of `mode` are captured, yielding meanwhile. Raises RuntimeError with the
         reason where they cannot be.
         """
+        until = monotonic() + MOST_CAPTURE_SECONDS
         while (report := self._answer("capture", mode)) is None:
-            sleep(POLL_SECONDS)
+            self._pause(until)
             yield
         _raise_failure(report)
 
@@ -94,9 +99,7 @@ class KernelProcess:
         self._send("profile", mode)
         until = monotonic() + MOST_SECONDS
         while (report := self._answer("profile", mode)) is None:
-            if monotonic() > until:
-                raise RuntimeError(f"the process that profiles has not answered for {MOST_SECONDS:.0f} s")
-            sleep(POLL_SECONDS)
+            self._pause(until)
         _raise_failure(report)
         return report.profiled
 
@@ -104,16 +107,15 @@ class KernelProcess:
         """End it: its copy of the model leaves the device."""
         self._process.kill()
         self._process.wait()
-        self._requests.close()
+        with suppress(BrokenPipeError):  # of a request that it did not live to read
+            self._requests.close()
         self._reports.close()
 
     def _send(self, request: Request, mode: str) -> None:
         self._answers.pop((request, mode), None)
-        try:
+        with suppress(BrokenPipeError):  # it has ended, which the next read says
             self._requests.write(f"{request} {mode}\n".encode())
             self._requests.flush()
-        except BrokenPipeError:
-            pass  # it has ended, which the next read says
 
     def _answer(self, request: Request, mode: str) -> Report | None:
         """The answer to that request; None: there is none yet."""
@@ -121,6 +123,12 @@ class KernelProcess:
         if self._ended is not None:
             return self._answers.get((request, mode), Report(request, mode, failed=self._ended))
         return self._answers.get((request, mode))
+
+    def _pause(self, until: float) -> None:
+        """Beyond `until` it counts as ended, for all requests."""
+        if monotonic() > until:
+            self._ended = "the process that profiles does not answer"
+        sleep(POLL_SECONDS)
 
     def _read(self) -> None:
         try:

@@ -89,7 +89,6 @@ def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timing
 def job_timings(
     result: JobResult, prefill: PhaseTimings, decode: PhaseTimings, estimates: StepEstimates, done_ns: int
 ) -> Timings:
-    """Those of a job whose phases took `prefill` and `decode`."""
     measured: Source = "attached" if estimates.attached else "measured"
     dispatch_source: Source = measured if estimates.cuda else "sampled"
     kernel_source = estimates.kernel_source if estimates.cuda else "sampled"

@@ -33,7 +33,7 @@ from service.statistics.intervals import Interval, median_interval, unpaired_rat
 from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, measured_arguments, set_positions
 from service.step.callables import Step
 from service.step.device import free_memory, is_device_lost, reason
-from service.step.device_time import CudaQueue, device_time
+from service.step.device_time import CudaQueue, queued_time
 from service.step.meters import Meter, step_shape
 from service.step.profiling import INTERVAL_STEPS, Profiler
 from service.step.trace import ProfiledStep, StepShape, seconds_by_shape
@@ -151,7 +151,6 @@ class KernelTimes:
         )
 
     def add(self, key: Key, shape: StepShape, seconds: Iterable[float]) -> None:
-        """Add samples, at least one."""
         samples = self._samples[key, shape]
         samples.extend(seconds)
         self.medians[key][shape] = median(samples)
@@ -255,15 +254,27 @@ class DeviceMeasurements:
                     self.process = self.process or self.start_process()
                     self.process.capture(name)
                     self.followed.append(name)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             self.missing = f"kernel times are not known: {error}"
 
     def learn(self) -> Iterator[None]:
         """Take the device's times of all steps of the ready modes; yields between two steps."""
-        queue = self.queue
-        if queue is None:
+        if self.queue is None:
             return
-        self.follow()
+        try:
+            self.follow()
+            yield from self._learn(self.queue)
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            # What fails to be measured costs its numbers, not the engine.
+            self.missing = f"device times are not all known: {reason(error)}"
+            free_memory(error)
+        finally:
+            if self.process is not None:
+                self.process.close()
+
+    def _learn(self, queue: CudaQueue) -> Iterator[None]:
         failed = yield from self._await_captures()
         for configured in self.warmup.ready().values():
             device_times: list[DeviceTime] = []
@@ -274,7 +285,6 @@ class DeviceMeasurements:
         if self.process is not None:
             captured = [name for name in self.followed if name not in failed]
             failed |= yield from self._learn_kernels(self.process, captured)
-            self.process.close()
         if failed:
             self.missing = f"kernel times are not known: {'; '.join(dict.fromkeys(failed.values()))}"
 
@@ -292,7 +302,18 @@ class DeviceMeasurements:
     def _queued(self, queue: CudaQueue, step: Step, phase: Phase, bucket: int) -> DeviceTime:
         set_positions(self.buffers[bucket], phase)
         arguments = measured_arguments(self.buffers[bucket], phase)
-        return device_time(queue, partial(step, *arguments), phase, bucket, step_shape(arguments))
+        seconds, queued, upper_bound = queued_time(queue, partial(step, *arguments))
+        return DeviceTime(
+            phase=phase,
+            batch=bucket,
+            **step_shape(arguments)._asdict(),
+            seconds=seconds.value,
+            low=seconds.low,
+            high=seconds.high,
+            samples=seconds.samples,
+            queued=queued,
+            upper_bound=upper_bound,
+        )
 
     def _learn_kernels(
         self, process: KernelProcess, names: Iterable[str]

@@ -97,7 +97,6 @@ class StepShares:
             self._sampling = False
 
     def collect(self) -> None:
-        """Count what has been sampled so far."""
         if self._sampler is not None and self._sampling:
             self._collect(0, slowed=False)
 
@@ -127,7 +126,6 @@ class StepShares:
         return counts if counts.kernel + counts.host else None
 
     def splits(self, mode: str) -> list[StepSplit]:
-        """Of all steps of `mode` that have samples."""
         keys = [key for key in self._keys if key[0] == mode]
         return [split for key in keys if (split := self._of_key[key].split(key[1], key[2])) is not None]
 

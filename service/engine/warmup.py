@@ -91,12 +91,10 @@ class Warmup:
         return ConfiguredMode(mode, status)
 
     def update(self, configured: ConfiguredMode, **changes: object) -> None:
-        """Change a mode's status and send it to the front."""
         configured.status = msgspec.structs.replace(configured.status, **changes)
         self._announce(configured.status)
 
     def ready(self) -> dict[str, ConfiguredMode]:
-        """The modes that serve now, in the ladder's order."""
         return {name: one for name, one in self.modes.items() if one.status.state == "ready"}
 
     def run(self) -> Iterator[None]:

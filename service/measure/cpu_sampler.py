@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter_ns, thread_time_ns
 from typing import NamedTuple
 
@@ -66,7 +66,6 @@ class Places:
         self._namer: Namer | None = None
 
     def of(self, addresses: Sequence[int]) -> list[Place]:
-        """One for each."""
         new = [address for address in dict.fromkeys(addresses) if address not in self._known]
         if len(self._known) + len(new) > MOST_ADDRESSES:
             self._known.clear()
@@ -110,7 +109,6 @@ class CpuSampler:
         self._library.sampler_start(self._own, ctypes.c_int64(round(1e9 / samples_per_second)))
 
     def stop(self) -> None:
-        """Sample no more."""
         self._library.sampler_stop(self._own)
 
     @property
@@ -163,7 +161,6 @@ class CpuSampler:
 
 
 def counts_of(places: Sequence[Place]) -> SampleCounts:
-    """How many there are of each class."""
     found = Counter(place.side for place in places)
     return SampleCounts(**{side: found[side] for side in SIDES})
 
@@ -177,26 +174,24 @@ def kernel_share(counts: SampleCounts) -> float | None:
 class SampledSteps(NamedTuple):
     """Steps in a row: `counts` of their samples, and the median step, timed without sampling.
 
-    `sampled_seconds` are the CPU seconds of each step that was sampled, which is longer for it.
+    `sampled_seconds` is the mean of the `sampled` ones, in CPU time, which are longer for it.
     """
 
     counts: SampleCounts
     step_seconds: float
-    sampled_seconds: Sequence[float] = ()
+    sampled_seconds: float = 0.0
+    sampled: int = 0
 
     @property
     def kernel_share(self) -> float:
-        """Kernel / (kernel + host)."""
         return kernel_share(self.counts) or 0.0
 
     @property
     def kernel_seconds(self) -> float:
-        """Of one step."""
         return self.kernel_share * self.step_seconds
 
     @property
     def dispatch_seconds(self) -> float:
-        """Of one step: the rest."""
         return (1 - self.kernel_share) * self.step_seconds
 
 
@@ -225,7 +220,9 @@ def sample_steps(
     except SamplerError:
         return None
     counts = counts_of(places)
-    return SampledSteps(counts, median(timed), slowed) if counts.kernel + counts.host else None
+    if not counts.kernel + counts.host:
+        return None
+    return SampledSteps(counts, median(timed), fmean(slowed), len(slowed))
 
 
 def _seconds_of(

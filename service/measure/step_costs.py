@@ -1,4 +1,4 @@
-"""What a step costs: its dispatch and kernels, how near it is to the memory's roof, its kernels by name."""
+"""What a step costs: its dispatch and kernels, and its kernels by name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ import msgspec
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import sample_steps
 from service.measure.rounds import Log
-from service.records import MemoryBandwidth, SampleCounts
-from service.statistics.boundedness import Roofline, decode_bytes, dispatch_share, roofline
+from service.records import SampleCounts
+from service.statistics.boundedness import dispatch_share
 from service.statistics.intervals import Interval
-from service.step.buffers import DECODE_POSITION
 from service.step.profiling import attach_profiler, record_steps
-from service.step.roofs import memory_bandwidth, step_bytes
 from service.step.trace import Event, busy_microseconds, complete_events, match_work, step_marks
 
 TIMED_SECONDS = 0.02
@@ -58,28 +56,6 @@ def sampled_split(counts: SampleCounts, wall: Interval) -> DispatchSplit | None:
         ),
         "sampled",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Roof:
-    """`bandwidth` of memory, and the sizes of a step by the keys of `records.StepBytes`."""
-
-    bandwidth: MemoryBandwidth
-    step_bytes: dict[str, float]
-    positions: int
-
-    def over(self, rows: int, kernel_seconds: Interval) -> Roofline | None:
-        moved = decode_bytes(self.step_bytes, rows, self.positions)
-        return roofline(moved, kernel_seconds, self.bandwidth.bytes_per_second)
-
-
-def measure_roof(bench: Bench) -> Roof:
-    """Measure the bandwidth over a buffer as large as the weights, in some milliseconds to a second."""
-    buffers = bench.buffers[max(bench.buffers)]
-    sizes = step_bytes(bench.model, buffers)
-    # Where a measured decode step stands: see `buffers.set_positions`.
-    positions = min(DECODE_POSITION, max(buffers.caches) - 1) + 1
-    return Roof(memory_bandwidth(bench.device, sizes.weights), msgspec.structs.asdict(sizes), positions)
 
 
 STEPS = 7

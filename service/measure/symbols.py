@@ -49,7 +49,6 @@ class Mapping:
 
 
 def executable_mappings() -> list[Mapping]:
-    """The mappings of this process as they are now, by address."""
     found = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, rights, offset, _, _, *path = line.split(maxsplit=5)

@@ -205,8 +205,7 @@ def step_sample(sampler: CpuSampler, case: Case, slot: Slot, inside: Work, besid
     slot.work = inside
     slot.seconds.clear()
     found = sampled(sampler, case, SAMPLED_SECONDS, beside)
-    steps = found.sampled_seconds
-    return Injected(found.counts, fmean(steps), fmean(slot.seconds[-len(steps) :]))
+    return Injected(found.counts, found.sampled_seconds, fmean(slot.seconds[-found.sampled :]))
 
 
 def judge_injected(found: Mapping[Variant, list[Injected]]) -> list[Row]:
@@ -333,10 +332,7 @@ UNKNOWN = Property("samples in code of no class", "≤ 2% of any step", most=0.0
 
 
 def measure_unclassified(bench: Bench, log: Log) -> dict[ServedStep, list[Counter[Place]]]:
-    """How many samples were where, by round, in every mode's steps, in both phases at every bucket.
-
-    Raises NotMeasurableError as `sampler_of`.
-    """
+    """How many samples were where, by round, in every mode's steps, in both phases at every bucket."""
     sampler = sampler_of(bench)
     variants: dict[ServedStep, Callable[[], Counter[Place]]] = {}
     for mode in bench.modes:

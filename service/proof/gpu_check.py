@@ -38,7 +38,7 @@ from service.anatomy.show import records_table
 from service.modes import default_modes
 from service.parent_death import owned
 from service.proof.gpu_goals import (
-    MOST_SECONDS_COLD,
+    MOST_SECONDS,
     PATH_VARIABLE,
     Goal,
     cells_of,
@@ -99,7 +99,7 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
     sweep = ("sweep", "--preset", "quick", "--modes", modes, "--out", f"{folder}/sweep")
     return {
         1: (
-            _own("device", 25, "versions, clocks, attention's backend, copy bandwidth"),
+            _own("device", 25, "versions, clocks, copy bandwidth"),
             _own("profiler", 55, "kernels by id, by window and by queued replays"),
             _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder", "bfloat16"),
             _own("float32", 85, "parity in float32", "ladder", "float32", timed=False),
@@ -114,7 +114,7 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
             _verb("selftest", 130, "the selftest's rows for CUDA", *selftest),
             _verb("sweep", 350, "the quick sweep", *sweep),
         ),
-        4: (_own("tuned", MOST_SECONDS_COLD, "parity of max-autotune and aot-inductor"),),
+        4: (_own("tuned", MOST_SECONDS, "parity of max-autotune and aot-inductor"),),
         5: (
             _verb("timeline", 60, "eager's step over reduce-overhead's", "anatomy", *timeline, "--json"),
             _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", "--json"),
@@ -157,7 +157,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--part", type=int, choices=range(1, 6), default=1, help=about)
     parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
     about = "of all sections together; those that find no time are not begun"
-    parser.add_argument("--seconds", type=float, default=MOST_SECONDS_COLD, help=about)
+    parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help=about)
     return parser.parse_args(arguments)
 
 
@@ -193,7 +193,7 @@ class Checked(NamedTuple):
 
 
 def run_sections(
-    sections: Sequence[Section], folder: Path, cache: Path, total_seconds: float = MOST_SECONDS_COLD
+    sections: Sequence[Section], folder: Path, cache: Path, total_seconds: float = MOST_SECONDS
 ) -> Checked:
     """Run `sections` into `folder` within `total_seconds`, each whatever became of those before it."""
     started, until = time.time(), monotonic() + total_seconds
@@ -351,7 +351,7 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
         records["ladder"] = [*records["ladder"], *cells]
     goals: list[Goal] = []
     if part == 1:
-        goals = goals_of(records, checked.started, checked.seconds, checked.cold)
+        goals = goals_of(records, checked.started)
     elif part == 2 and records.keys() & {"small", "base"}:
         goals = size_goals(sizes)
     tables = {"cells": cells, "sizes": sizes, "sections": checked.ended, "goals": goals}

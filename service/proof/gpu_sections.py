@@ -15,7 +15,6 @@ from functools import partial
 from importlib.metadata import distributions
 from itertools import product
 from random import Random
-from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
@@ -25,26 +24,24 @@ import torch
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.front.machine import machine
-from service.measure.cases import Bench, Case, build_case
+from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds, paired_median_ratio
 from service.measure.step_costs import STEPS, table_of
 from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
-from service.records import PHASES, EngineSettings, EngineStatus, Job, ModeStatus, Outcome, ToFront
+from service.records import EngineSettings, EngineStatus, Job, ModeStatus, Outcome, ToFront
 from service.step.buffers import DECODE_POSITION, Buffers, measured_arguments, set_positions
 from service.step.callables import Step
 from service.step.device_time import CudaQueue, queued_time
 from service.step.meters import Readings, new_meter
-from service.step.parity import ReferenceAttention
 from service.step.process_state import prepare_process
 from service.step.profiling import record_steps
-from service.step.roofs import measure_null_kernel, memory_bandwidth
+from service.step.roofs import memory_bandwidth
 from service.step.trace import (
     GRAPH_LAUNCH_CALLS,
     LAUNCH_CALLS,
     RUNTIME,
     Event,
-    Matched,
     busy_microseconds,
     complete_events,
     match_work,
@@ -66,7 +63,7 @@ def _settings(
     )
 
 
-# Section `device`: versions, driver, clocks, attention's backend, copy bandwidth; the first records on disk
+# Section `device`: versions, driver, clocks, copy bandwidth; the first records on disk
 
 PACKAGES = ("torch", "triton", "transformers", "safetensors", "tokenizers", "msgspec", "pytest")
 BUFFER_BYTES = tuple(2**power for power in (21, 23, 25, 27, 28))
@@ -90,31 +87,14 @@ def device(records: Records) -> None:
     for size in BUFFER_BYTES:
         found = memory_bandwidth(torch.device("cuda"), size)
         records.write("bandwidth", buffer_bytes=found.buffer_bytes, bytes_per_second=found.bytes_per_second)
-    bench = Bench(_settings(["eager"], [1, 8]))
-    for bucket in bench.buffers:
-        records.write("attention", batch=bucket, backends=attention_backends(bench, bucket))
 
 
-def attention_backends(bench: Bench, bucket: int) -> dict[str, list[str]]:
-    """By phase, the backends that the attention calls of one step at `bucket` would take, by name."""
-    found: dict[str, list[str]] = {}
-    for phase in PHASES:
-        case = build_case("inference_mode", phase, bench.model, bench.buffers[bucket], bench.precision)
-        with ReferenceAttention() as seen:
-            case.call()
-        found[phase] = sorted(seen.chosen)
-    return found
-
-
-# Section `profiler`: what four profiler sessions in one process say of the same replayed graph. Kernels by
-# correlation id, by window and by queued replays without a profiler; dispatch before and after the first
-# session; what measuring costs; and a capture beside it all.
+# Section `profiler`: what four profiler sessions in one process say of the same replayed graph, beside queued
+# replays without a profiler; what measuring costs.
 
 PROFILED_MODE = GRAPHS
-WAYS: dict[str, Matched] = {"id": "correlation", "window": "window"}
 PROFILED_BATCH = 8
 PROFILED_STEPS = 5
-CALLS = 200
 METER_ROUNDS = 30
 STEPS_PER_ROUND = 20
 
@@ -125,7 +105,8 @@ def profiler(records: Records) -> None:
     prepare_process(settings.cache_folder, settings.model)
     bench = Bench(settings)
     case = bench.case(PROFILED_MODE, PROFILED_BATCH)
-    _unprofiled(records, bench, case, "before the first session")
+    queued = queued_time(CudaQueue(), case.call)
+    records.write("unprofiled", queued_seconds=queued.seconds.value, upper_bound=queued.upper_bound)
     arms = {which: partial(_metered, case, which) for which in ("full", "off")}
     ratio = in_rounds(arms, METER_ROUNDS, "meter")
     found = paired_median_ratio(ratio["full"], ratio["off"])
@@ -135,27 +116,21 @@ def profiler(records: Records) -> None:
         records.write("session", session=session, **session_fields(events))
         trace = records.path.parent / f"profiler-session-{session}.trace.json.gz"
         trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
-        if session in (1, SESSIONS):
-            _unprofiled(records, bench, case, f"after session {session}")
-    null = measure_null_kernel(bench.device)
-    records.write("null_kernel", **null.seconds, no_graph=null.no_graph)
 
 
 def session_fields(events: list[Event]) -> dict[str, object]:
-    """Kernels, busy and span seconds of each step, by both ways to find them; launch calls over all steps."""
-    fields: dict[str, object] = {}
+    """Kernels, busy and span seconds of each step, found by its window; launch calls over all steps."""
     complete = complete_events(events)
-    marks = step_marks(complete)
-    for name, way in WAYS.items():
-        works = match_work(complete, marks, way)
-        fields[f"kernels_by_{name}"] = [len(work.kernels) or None for work in works]
-        fields[f"busy_seconds_by_{name}"] = [busy_microseconds(work.kernels) / 1e6 or None for work in works]
-        fields[f"span_seconds_by_{name}"] = [_span_seconds(work.kernels) for work in works]
-        fields[f"unknown_by_{name}"] = [work.unknown for work in works]
+    works = match_work(complete, step_marks(complete), "window")
     names = [event["name"] for event in complete if event.get("cat") in RUNTIME]
-    fields["launches"] = sum(name in LAUNCH_CALLS for name in names)
-    fields["graph_launches"] = sum(name in GRAPH_LAUNCH_CALLS for name in names)
-    return fields
+    return {
+        "kernels_by_window": [len(work.kernels) or None for work in works],
+        "busy_seconds_by_window": [busy_microseconds(work.kernels) / 1e6 or None for work in works],
+        "span_seconds_by_window": [_span_seconds(work.kernels) for work in works],
+        "unknown_by_window": [work.unknown for work in works],
+        "launches": sum(name in LAUNCH_CALLS for name in names),
+        "graph_launches": sum(name in GRAPH_LAUNCH_CALLS for name in names),
+    }
 
 
 def _span_seconds(kernels: list[Event]) -> float | None:
@@ -164,28 +139,6 @@ def _span_seconds(kernels: list[Event]) -> float | None:
         return None
     ends = (kernel["ts"] + kernel["dur"] for kernel in kernels)
     return float(max(ends) - min(kernel["ts"] for kernel in kernels)) / 1e6
-
-
-def _unprofiled(records: Records, bench: Bench, case: Case, when: str) -> None:
-    """Dispatch and the device's time per step, without a profiler session."""
-    dispatch = _dispatch_seconds(bench, case)
-    queued = queued_time(CudaQueue(), case.call)
-    records.write(
-        "unprofiled",
-        when=when,
-        dispatch_seconds=dispatch,
-        queued_seconds=queued.seconds.value,
-        upper_bound=queued.upper_bound,
-    )
-
-
-def _dispatch_seconds(bench: Bench, case: Case) -> float:
-    """Median seconds until a call returns that was issued to an idle device."""
-    seconds = []
-    for _ in range(CALLS):
-        seconds.append(case.call_seconds())
-        bench.synchronise()
-    return median(seconds)
 
 
 def _metered(case: Case, which: str) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -130,18 +131,56 @@ class Check:
     properties: tuple[Property, ...] = ()
 
 
+class Run(msgspec.Struct, frozen=True):
+    """One run of a check: each variant with its samples by round, as JSON; `off_cpu`: others had the core."""
+
+    samples: list[tuple[Any, list[Any]]]
+    off_cpu: float
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line from the worker process: the progress of the check `name`, its rows at its end, or the machine.
+
+    `facts`: processor, device, torch, threads, dtype, default dtype and layout of linear weights.
+    """
+
+    name: str = ""
+    text: str = ""
+    rows: list[Row] | None = None
+    runs: list[Run] = []
+    facts: dict[str, str | int] | None = None
+
+
 def run_check(
     name: str, check: Check, subject: object, log: Log, off_cpu: OffCpuTime | None = None
-) -> list[Row]:
-    """The rows of `check`; undecided ones are judged again over the samples of two runs together.
+) -> tuple[list[Row], list[Run]]:
+    """The rows of `check`, and its runs; undecided rows are judged again over two runs together.
 
     An exception is a failed row. With `off_cpu`, a run whose core was taken away is left out where another
     was not, and decides no failure where none was.
     """
     runs: list[tuple[dict[Any, list[Any]], float]] = []
+    rows = _rows(name, check, lambda: check.measure(subject, log), runs, off_cpu)
+    return rows, [Run(_as_json(found), share) for found, share in runs]
 
+
+def _as_json(found: Mapping[Any, list[Any]]) -> list[tuple[Any, list[Any]]]:
+    """JSON has no counts by anything but text: they are pairs."""
+    return [
+        (key, [list(one.items()) if isinstance(one, Counter) else one for one in samples])
+        for key, samples in found.items()
+    ]
+
+
+def _rows(
+    name: str,
+    check: Check,
+    measure: Callable[[], dict[Any, list[Any]]],
+    runs: list[tuple[dict[Any, list[Any]], float]],
+    off_cpu: OffCpuTime | None,
+) -> list[Row]:
     def rows_of_one_more() -> list[Row]:
-        found = check.measure(subject, log)
+        found = measure()
         runs.append((found, off_cpu.take_share() if off_cpu else 0.0))
         return _judged(check, runs)
 
@@ -177,15 +216,3 @@ def _undecided_if_failed(row: Row, off_cpu_share: float) -> Row:
         return row
     note = f"other processes took {off_cpu_share:.0%} of the core meanwhile; {row.note}".rstrip("; ")
     return msgspec.structs.replace(row, verdict="undecided", note=note)
-
-
-class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line from the worker process: the progress of the check `name`, its rows at its end, or the machine.
-
-    `facts`: processor, device, torch, threads, dtype, default dtype and layout of linear weights.
-    """
-
-    name: str = ""
-    text: str = ""
-    rows: list[Row] | None = None
-    facts: dict[str, str | int] | None = None

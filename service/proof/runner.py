@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from service.modes import swept_modes
 from service.nvml import expected_device
 from service.parent_death import owned
 from service.proof import over_http
-from service.proof.rows import STYLES, Event, Row, Verdict, broken, run_check
+from service.proof.rows import STYLES, Event, Row, Run, Verdict, broken, run_check
 from service.proof.running_service import running_service
 
 EXIT_FAILED = 1
@@ -39,6 +39,9 @@ FILE = "selftest.json"
 FORMAT_VERSION = 2
 ROWS_FILE = "rows.jsonl"
 """The rows of each check as soon as it has ended; FILE has all of them."""
+
+SAMPLES_FILE = "samples.jsonl"
+"""What each check measured, from which its rows can be judged again: a line per check."""
 
 ENGINE_CHECKS = (
     "injected", "sampling-rate", "plain-kernels", "unclassified", "instructions", "background",
@@ -120,7 +123,7 @@ class _Selftest:
         if event.facts is not None:
             self.machine = event.facts
         elif event.rows is not None:
-            self._ended(event.name, event.rows)
+            self._ended(event.name, event.rows, event.runs)
         else:
             self._running(event.name, event.text)
 
@@ -130,14 +133,16 @@ class _Selftest:
                 for name in names:
                     log = partial(self._running, name)
                     log("begins")
-                    self._ended(name, run_check(name, over_http.CHECKS[name], service, log))
+                    self._ended(name, *run_check(name, over_http.CHECKS[name], service, log))
         except (LaunchError, TargetError) as error:
             self.rows.append(broken("a running service", f"{error} (see {self._folder / 'service.log'})"))
 
-    def _ended(self, name: str, rows: list[Row]) -> None:
+    def _ended(self, name: str, rows: list[Row], runs: Sequence[Run] = ()) -> None:
         # On disk at once: what breaks later loses no row.
         with (self._folder / ROWS_FILE).open("ab") as file:
             file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+        with (self._folder / SAMPLES_FILE).open("ab") as file:
+            file.write(msgspec.json.encode({"check": name, "runs": runs}) + b"\n")
         self.rows += rows
         self.finished.add(name)
         counts = Counter(row.verdict for row in rows)

@@ -102,10 +102,7 @@ SHIFT = Property(
 
 
 def measure_rates(bench: Bench, log: Log) -> dict[tuple[ServedStep, int], list[SampledSteps]]:
-    """Of decode steps at the smallest and the largest bucket, by round, at each rate.
-
-    Raises NotMeasurableError as `sampler_of`.
-    """
+    """Of decode steps at the smallest and the largest bucket, by round, at each rate."""
     sampler = sampler_of(bench)
     sizes = dict.fromkeys((min(bench.settings.batch_sizes), max(bench.settings.batch_sizes)))
     variants: dict[tuple[ServedStep, int], Callable[[], SampledSteps]] = {}
@@ -136,7 +133,7 @@ def judge_rates(found: Mapping[tuple[ServedStep, int], list[SampledSteps]]) -> l
 
 
 def _slowed(steps: SampledSteps) -> float:
-    return fmean(steps.sampled_seconds) / steps.step_seconds
+    return steps.sampled_seconds / steps.step_seconds
 
 
 def beyond_none(shares: Mapping[int, float]) -> float:

@@ -55,7 +55,8 @@ def run(settings: EngineSettings, names: list[str], write: Callable[[Event], Non
             write(Event(name, text))
 
         log("begins")
-        write(Event(name, rows=run_check(name, CHECKS[name], bench, log, bench.off_cpu)))
+        rows, runs = run_check(name, CHECKS[name], bench, log, bench.off_cpu)
+        write(Event(name, rows=rows, runs=runs))
 
 
 def machine_facts(bench: Bench) -> dict[str, str | int]:

@@ -152,8 +152,10 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """`error`, and what it was raised from or during, the latest first."""
-    while error is not None:
+    """`error`, and what it was raised from or during, the latest first, each once: a chain may be closed."""
+    known: list[BaseException] = []
+    while error is not None and not any(error is one for one in known):
+        known.append(error)
         yield error
         error = error.__cause__ or error.__context__
 

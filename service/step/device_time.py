@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from service.records import DeviceTime, Phase
 from service.statistics.intervals import Interval, median_interval
-from service.step.trace import StepShape
 
 QUEUE_LENGTHS = (16, 8, 4, 2, 1)
 """Calls in a row that are tried: the driver takes about a thousand launches ahead of the device."""
@@ -127,26 +125,3 @@ def queued_time(
     true = [one.seconds for one in samples if one.ahead]
     exact = len(true) >= LEAST_SAMPLES
     return QueuedTime(median_interval(true if exact else [one.seconds for one in samples]), calls, not exact)
-
-
-def device_time(
-    queue: CudaQueue,
-    call: Callable[[], object],
-    phase: Phase,
-    batch: int,
-    shape: StepShape,
-    clock: Callable[[], int] = perf_counter_ns,
-) -> DeviceTime:
-    """`queued_time` of `call`, a warmed step of `phase` and `shape` in the bucket `batch`."""
-    seconds, queued, upper_bound = queued_time(queue, call, clock)
-    return DeviceTime(
-        phase=phase,
-        batch=batch,
-        **shape._asdict(),
-        seconds=seconds.value,
-        low=seconds.low,
-        high=seconds.high,
-        samples=seconds.samples,
-        queued=queued,
-        upper_bound=upper_bound,
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from statistics import median
 from time import perf_counter_ns
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -13,46 +12,16 @@ from torch import nn
 from models.served import Served
 from service.records import MatrixRate, MemoryBandwidth, StepBytes, StepFlops
 from service.step.buffers import Buffers
-from service.step.device import is_device_lost, reason
-from service.step.device_time import CudaQueue, QueuedTime, queued_time
 from service.step.process_state import mapped_blocks
 
 REPEATS = 201
-KERNELS_PER_GRAPH = 100
-
-HOST_BEHIND = (
-    "replays could not be queued ahead of the device: {microseconds:.2f} µs per kernel is only an upper bound"
-)
 
 
-class NullKernel(NamedTuple):
-    """Median seconds per operator on one element, under inference mode: `alone`, the host's time to issue one
-    (on a CPU with the empty kernel); on CUDA also `in_graph`, the device's time per kernel inside replayed
-    graphs that were queued ahead of it, or in `no_graph` why that could not be measured.
-    """
-
-    seconds: dict[str, float]
-    no_graph: str | None = None
-
-
-def measure_null_kernel(device: torch.device) -> NullKernel:
-    """Measure on `device`. Raises only what loses the device's context."""
+def null_kernel_seconds(device: torch.device) -> float:
+    """What one operator on one element costs the host, under inference mode; on a CPU with its kernel."""
     with torch.inference_mode():
-        value = torch.zeros(1, device=device)
-        one = torch.ones(1, device=device)
-        alone = _median_seconds(lambda: value.add_(one))
-    if device.type != "cuda":
-        return NullKernel({"alone": alone})
-    try:
-        replay = _in_graph(device)
-    except RuntimeError as error:
-        if is_device_lost(error):
-            raise
-        return NullKernel({"alone": alone}, reason(error))
-    in_graph = replay.seconds.value / KERNELS_PER_GRAPH
-    if replay.upper_bound:
-        return NullKernel({"alone": alone}, HOST_BEHIND.format(microseconds=in_graph * 1e6))
-    return NullKernel({"alone": alone, "in_graph": in_graph})
+        value, one = torch.zeros(1, device=device), torch.ones(1, device=device)
+        return _median_seconds(lambda: value.add_(one))
 
 
 def _median_seconds(operation: Callable[[], object]) -> float:
@@ -62,18 +31,6 @@ def _median_seconds(operation: Callable[[], object]) -> float:
         operation()
         samples.append(perf_counter_ns() - began)
     return median(samples) / 1e9
-
-
-def _in_graph(device: torch.device) -> QueuedTime:
-    """Of one replay of a graph of KERNELS_PER_GRAPH kernels."""
-    value = torch.zeros(1, device=device)
-    one = torch.ones(1, device=device)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        for _ in range(KERNELS_PER_GRAPH):
-            value.add_(one)
-    return queued_time(CudaQueue(), graph.replay, perf_counter_ns)
 
 
 MATRIX_SIZES = {"cpu": 512, "cuda": 4096}

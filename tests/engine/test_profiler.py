@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 import torch
 
 from models.checkpoint import build
-from service.engine import profiler
+from service.engine import kernel_process, profiler
 from service.engine.generation import JobResult
 from service.engine.inbox import local_job
 from service.engine.kernel_process import KernelProcess, Profiled
@@ -203,6 +205,39 @@ def test_a_process_that_fails_costs_the_kernel_times_and_says_why(measured: Meas
     (status,) = measured.warmup.sent
     assert (len(status.device_times), status.kernel_times) == (4, [])
     assert not measured.process.open
+
+
+def test_a_step_that_cannot_be_queued_costs_the_numbers_and_says_why_unless_the_device_is_lost(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = Mock(side_effect=torch.OutOfMemoryError("no room"))
+    monkeypatch.setattr(profiler, "queued_time", failing)
+    list(measured.made.learn())
+    assert measured.made.missing == "device times are not all known: OutOfMemoryError: no room"
+    assert not measured.process.open
+    failing.side_effect = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    measured.process.open = True
+    with pytest.raises(torch.AcceleratorError):
+        list(measured.made.learn())
+    assert not measured.process.open
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [("raise SystemExit(3)", "ended with code 3"), ("input(); input()", "does not answer")]
+)
+def test_a_process_that_ended_or_hangs_says_so_and_is_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    monkeypatch.setattr(kernel_process, "owned", lambda _: [sys.executable, "-c", code])
+    monkeypatch.setattr(kernel_process, "MOST_CAPTURE_SECONDS", 0.0)
+    process = KernelProcess(settings(tmp_path, modes=["eager"]))
+    if "Exit" in code:
+        process._process.wait()
+    process.capture("eager")
+    for wait in (lambda: list(process.captured("eager")), lambda: process.profiled("eager")):
+        with pytest.raises(RuntimeError, match=said):
+            wait()
+    process.close()
 
 
 def test_a_profiler_that_fails_costs_its_price_unless_the_device_is_lost(

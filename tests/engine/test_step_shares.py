@@ -36,7 +36,7 @@ from service.records import (
 from service.step import meters
 from service.step.callables import Step
 from service.step.meters import HostMeter, Meter, Readings
-from tests.engine.serving import PROMPT, serve, settings
+from tests.engine.serving import PROMPT, settings
 
 
 def arguments(tokens: int = 1, positions: int = 64) -> Any:
@@ -349,34 +349,6 @@ def test_the_own_samples_of_a_long_job_are_those_since_it_began(
         shares.labels.call(long, ARGUMENTS)
     assert found == {("eager", "decode", 1): SampleCounts(kernel=ENOUGH)}
     assert shares.newest("eager", "prefill", 1) == SampleCounts(host=3)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("restored_globals")
-def test_a_request_that_asks_for_samples_is_split_by_its_own_and_answered_as_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.engine.outcome.ENOUGH", 1)
-    plain, sampled = serve(
-        tmp_path,
-        [
-            local_job(name, "inference_mode", [PROMPT], 200, ignore_eos=True, sample=name == "sampled")
-            for name in ("plain", "sampled")
-        ],
-        modes=["inference_mode"],
-        batch_sizes=[1],
-    ).outcomes
-    assert (plain.sampled, sampled.sampled) == (False, True)
-    assert plain.outputs == sampled.outputs
-    assert sampled.timings is not None
-    assert sampled.timings.dispatch_source == sampled.timings.kernel_source == "sampled"
-    decode = sampled.timings.decode
-    assert decode.samples_of == "request"
-    assert decode.kernel_samples is not None
-    assert decode.host_samples is not None
-    assert decode.dispatch_seconds == pytest.approx(
-        decode.wall_seconds * decode.host_samples / (decode.host_samples + decode.kernel_samples)  # type: ignore[operator]
-    )
 
 
 def refused(*_: object) -> FakeSampler:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from service.engine import warmup
 from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
-from service.engine.step_shares import StepShares
 from service.modes import Effect
 from service.records import EngineStatus, Job, ModeStatus, ToFront
 from service.step import parity
@@ -90,23 +88,6 @@ def test_settings_that_cannot_work_are_refused_with_a_remedy(
         Engine(settings(tmp_path, **change), LocalInbox([]))
 
 
-def test_a_mode_whose_step_fails_while_it_is_sampled_fails_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    burst, sampled = StepShares.burst, count()
-
-    def failing(self: StepShares, *arguments: Any) -> Iterator[None]:
-        if next(sampled) == 1:  # no_grad, the second of the ladder
-            raise RuntimeError("no memory for this step")
-        yield from burst(self, *arguments)
-
-    monkeypatch.setattr(StepShares, "burst", failing)
-    modes = ["eager", "no_grad", "inference_mode"]
-    inbox = serve(tmp_path, [local_job("after", "eager", [PROMPT], 2)], modes=modes, batch_sizes=[1])
-    assert [inbox.modes[name].state for name in modes] == ["ready", "failed", "ready"]
-    assert "no memory for this step" in (inbox.modes["no_grad"].detail or "")
-
-
 def test_a_hand_captured_mode_serves_on_a_cpu_and_says_what_it_runs_as(tmp_path: Path) -> None:
     modes = ["inference_mode", "cuda-graph"]
     jobs = [local_job(mode, mode, [PROMPT], 4, ignore_eos=True) for mode in modes]
@@ -159,27 +140,6 @@ def test_before_the_engine_is_warm_every_step_has_a_split_and_a_sampled_request_
     assert all(one.backends == ["flash_attention"] for one in warm.attention)
     assert all(one.parity and one.parity.passed for one in warm.attention)
     assert warm.prompt_bytes == warm.context * (Tokenizer.load(TINY_FOLDER).longest_token_bytes or 0)
-
-
-class EarlyInbox(LocalInbox):
-    """Hands out its jobs as soon as the first mode is ready."""
-
-    @property
-    def next_job(self) -> Job | None:
-        ready = FIRST in self.modes and self.modes[FIRST].state == "ready"
-        return self._jobs[0] if ready and self._jobs else None
-
-
-def test_what_is_served_before_steps_are_sampled_has_no_split_and_names_no_source(tmp_path: Path) -> None:
-    inbox = EarlyInbox([local_job("early", FIRST, [PROMPT], 3, ignore_eos=True)])
-    Engine(settings(tmp_path), inbox).run()
-    early = inbox.outcomes[0].timings
-    assert early is not None
-    for phase in (early.prefill, early.decode):
-        assert phase.wall_seconds is not None
-        assert phase.dispatch_seconds is phase.kernel_seconds is phase.dispatch_low_seconds is None
-        assert phase.kernel_samples is phase.host_samples is None
-    assert early.dispatch_source is early.kernel_source is None
 
 
 def test_a_mode_that_replays_graphs_is_ready_only_when_that_is_proved(

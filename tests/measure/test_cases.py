@@ -86,15 +86,6 @@ def test_a_step_stays_at_its_place_in_the_cache_whatever_is_built_or_runs_after_
         assert case.buffers.last.unique().tolist() == [0]
 
 
-def test_injected_work_is_in_a_step_of_one_layer(settings: EngineSettings) -> None:
-    calls: list[int] = []
-    bench = Bench(settings)
-    case = bench.injected_case(MODE, lambda: calls.append(1))
-    warm = len(calls)
-    case.call()
-    assert (len(calls), case.buffers.bucket, len(case.buffers.cache)) == (warm + 1, 1, 1)
-
-
 def test_injected_work_runs_once_per_step_in_the_steps_grad_mode_and_changes_no_result() -> None:
     model = Transformer(SMALL, 1).eval()
     buffers = allocate(model, [1], 1)[1]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-from random import Random
 
 import pytest
 
 from service.measure import rounds
-from service.measure.rounds import OffCpuTime, in_rounds, isolated, paired_median_ratio
+from service.measure.rounds import OffCpuTime, isolated, paired_median_ratio
 
 
 def test_a_disturbed_round_does_not_widen_a_median_ratio() -> None:
@@ -18,17 +17,6 @@ def test_a_disturbed_round_does_not_widen_a_median_ratio() -> None:
     disturbed[7] = 90.0
     ratio = paired_median_ratio(disturbed, quiet)
     assert (ratio.low, ratio.value, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
-
-
-def test_the_order_of_a_round_is_that_of_its_documented_generator() -> None:
-    ran: list[str] = []
-    in_rounds({name: lambda n=name: ran.append(n) for name in "abcde"}, 3, "floor")
-    expected: list[str] = []
-    for number in range(3):
-        keys = list("abcde")
-        Random(f"floor/{number}").shuffle(keys)
-        expected += keys
-    assert ran == expected
 
 
 def test_the_share_off_the_cpu_is_of_all_counted_blocks_since_it_was_last_taken(

@@ -236,7 +236,7 @@ def rates(slowed: float = 0.0, change: Change = honest) -> Found:
             kernel = 0.5 - slowed * rate / 1000
             counts = counted({SGEMM: kernel, PYTHON: 1 - kernel})
             counts = change(counts) if rate == SAMPLES_PER_SECOND else counts
-            found[step, rate] = [SampledSteps(counts, 1.0, [1 + 0.2 * rate / 1000])] * 24
+            found[step, rate] = [SampledSteps(counts, 1.0, 1 + 0.2 * rate / 1000, 1)] * 24
     return found
 
 

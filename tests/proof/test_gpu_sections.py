@@ -120,10 +120,9 @@ def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -
     monkeypatch.setattr(gpu_sections, "BUFFER_BYTES", (2**20,))
     monkeypatch.setattr(gpu_sections, "memory_bandwidth", partial(on_cpu, gpu_sections.memory_bandwidth))
     found = rows_of(tmp_path, gpu_sections.device)
-    assert list(found) == ["versions", "environment", "gpu", "bandwidth", "attention"]
+    assert list(found) == ["versions", "environment", "gpu", "bandwidth"]
     assert found["versions"][0]["packages"]["torch"] == torch.__version__
     assert {"commit", "gpus"} <= found["environment"][0].keys()
-    assert found["attention"][0]["backends"].keys() == {"prefill", "decode"}
 
 
 @pytest.mark.slow
@@ -131,22 +130,16 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain)
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
     monkeypatch.setattr(gpu_sections, "PROFILED_MODE", "inference_mode")
     monkeypatch.setattr(gpu_sections, "PROFILED_BATCH", 1)
-    monkeypatch.setattr(gpu_sections, "CALLS", 5)
     monkeypatch.setattr(gpu_sections, "METER_ROUNDS", 7)
     monkeypatch.setattr(gpu_sections, "STEPS_PER_ROUND", 2)
     monkeypatch.setattr(gpu_sections, "new_meter", partial(on_cpu, gpu_sections.new_meter))
     found = rows_of(tmp_path, gpu_sections.profiler)
-    assert [row["when"] for row in found["unprofiled"]] == [
-        "before the first session",
-        "after session 1",
-        "after session 4",
-    ]
+    assert len(found["unprofiled"]) == 1
     assert [row["kernels_by_window"] for row in found["session"]] == [
         [KERNELS] * gpu_sections.PROFILED_STEPS
     ] * 4
     assert found["instrumentation"][0]["low"] is not None
     assert len(list(tmp_path.glob("*.trace.json.gz"))) == 4
-    assert found["null_kernel"]
 
 
 @pytest.mark.slow
@@ -200,12 +193,11 @@ def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, d
     assert all(row["speedup"] > 0 and row["kernels"] is None for row in cells)
 
 
-def test_a_session_counts_kernels_by_both_ways_and_launch_calls() -> None:
+def test_a_session_counts_kernels_by_window_and_launch_calls() -> None:
     # The second replay's kernels carry the first one's id, as from a process's second session on.
     events = replays(2, kernel_id=lambda step: graph_id(0))
     fields = session_fields(events)
     assert fields["kernels_by_window"] == [REPLAYED, REPLAYED]
-    assert fields["kernels_by_id"] == [2 * REPLAYED, None]
     assert fields["busy_seconds_by_window"] == pytest.approx([180e-6, 180e-6])
     assert fields["span_seconds_by_window"] == pytest.approx([224.5e-6, 224.5e-6])
     assert (fields["launches"], fields["graph_launches"]) == (4, 2)

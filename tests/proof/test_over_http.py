@@ -98,7 +98,7 @@ def test_what_a_service_answers_is_compared_with_what_is_sampled_here(
     monkeypatch.setattr(InProcess, "kernel", kernel)
     monkeypatch.setattr(over_http, "perf_counter", count().__next__)
     service = Sampling()
-    rows = run_check("x", over_http.CHECKS["served-samples"], service, quiet)
+    rows = run_check("x", over_http.CHECKS["served-samples"], service, quiet)[0]
     assert {row.verdict for row in rows} == {verdict}
     assert [row.name.partition(": ")[2] for row in rows] == [
         f"{kind.name}, {mode}, {kind.phase}, batch 1" for kind in over_http.KINDS for mode in MODES
@@ -128,7 +128,7 @@ def test_where_a_service_has_no_samples_of_its_own_the_row_says_why(
     monkeypatch.setattr("service.proof.requests.SampledRequests", InProcess)
     monkeypatch.setattr(over_http, "SERVED_MODES", ("eager",))
     monkeypatch.setattr(over_http, "perf_counter", count().__next__)
-    (row,) = run_check("x", over_http.CHECKS["served-samples"], service, quiet)
+    (row,) = run_check("x", over_http.CHECKS["served-samples"], service, quiet)[0]
     assert (row.verdict, row.note) == (verdict, why)
 
 
@@ -139,6 +139,6 @@ def test_an_engine_that_does_not_start_fails_the_check_instead_of_leaving_a_row_
         raise RuntimeError("the engine ended (until it is warm)")
 
     monkeypatch.setattr(over_http, "bare_engine", refuse)
-    (row,) = run_check("parts", over_http.CHECKS["parts"], Sampling(), quiet)
+    (row,) = run_check("parts", over_http.CHECKS["parts"], Sampling(), quiet)[0]
     assert (row.name, row.verdict) == ("parts", "fail")
     assert "the engine ended" in row.note

@@ -40,7 +40,7 @@ def check_of(*runs: list[float], judged: Callable[..., list[Row]] = judge) -> Ch
 
 
 def run(check: Check, off_cpu: OffCpuTime | None = None) -> list[Row]:
-    return run_check("x", check, None, lambda text: None, off_cpu)
+    return run_check("x", check, None, lambda text: None, off_cpu)[0]
 
 
 class BusyCore(OffCpuTime):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
 from rich.console import Console
 
 from service.front.settings import Settings
+from service.measure.cpu_sampler import Place
 from service.modes import swept_modes
-from service.proof import runner
-from service.proof.rows import Event, Property, Row
+from service.proof import over_http, runner, worker
+from service.proof.rows import Check, Event, Property, Row, run_check
 from service.proof.runner import new_report
 from service.statistics.intervals import Interval
+from tests.proof.samples import FAILURES
+
+CHECKS: dict[str, Check] = {**worker.CHECKS, **over_http.CHECKS}
 
 FACTS: dict[str, str | int] = {
     "cpu": "A CPU", "device": "A CPU", "torch": "2.13.0", "threads": 1,
@@ -125,6 +130,29 @@ def test_rows_are_on_disk_before_the_report_is_made(tmp_path: Path, monkeypatch:
         runner.main(SETTINGS, ["injected"], tmp_path)
     kept = [json.loads(line)["name"] for line in (tmp_path / runner.ROWS_FILE).read_text().splitlines()]
     assert kept == [GOOD.name, BAD.name]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_rows_of_a_check_can_be_judged_again_from_the_samples_on_disk(name: str, tmp_path: Path) -> None:
+    (failure, *_), judge = FAILURES[name], CHECKS[name].judge
+    rows, runs = run_check(name, Check(lambda *_: failure.found, judge), None, lambda _: None)
+    selftest = runner._Selftest(SETTINGS, tmp_path, Console(file=io.StringIO()))
+    event = Event(name, rows=rows, runs=runs)
+    selftest.take(msgspec.json.decode(msgspec.json.encode(event), type=Event))  # as from the worker
+    (line,) = (tmp_path / runner.SAMPLES_FILE).read_text().splitlines()
+    (run,) = json.loads(line)["runs"]
+    kinds = get_type_hints(CHECKS[name].measure)["return"]
+    assert judge(read_again(run["samples"], kinds)) == rows
+    assert "fail" in {row.verdict for row in rows}
+
+
+def read_again(pairs: list[Any], kinds: Any) -> dict[Any, list[Any]]:
+    """Samples of the types that a check measures; counts are pairs in the file."""
+    key, samples = get_args(kinds)
+    if samples == list[Counter[Place]]:
+        counts = msgspec.convert(pairs, list[tuple[key, list[list[tuple[Place, int]]]]])  # type: ignore[valid-type]
+        return {step: [Counter(dict(one)) for one in own] for step, own in counts}
+    return dict(msgspec.convert(pairs, list[tuple[key, samples]]))  # type: ignore[valid-type]
 
 
 @pytest.mark.parametrize(

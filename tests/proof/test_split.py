@@ -27,7 +27,7 @@ Beside = Callable[[], object] | None
 
 def of_share(kernel: float, seconds: float = 1e-3) -> SampledSteps:
     counts = SampleCounts(kernel=round(1e6 * kernel), host=round(1e6 * (1 - kernel)))
-    return SampledSteps(counts, seconds, [seconds] * 2)
+    return SampledSteps(counts, seconds, seconds, 2)
 
 
 @pytest.mark.parametrize("check", SPLIT_CHECKS)
@@ -36,7 +36,7 @@ def test_where_the_thread_cannot_be_sampled_or_dispatch_is_measured_the_rows_say
         (MadeUpBench(refused="raise `ulimit -i`"), "raise `ulimit -i`"),
         (MadeUpBench(device="cuda"), "on CUDA dispatch is measured"),
     ):
-        rows = run_check("x", CHECKS[check], bench, quiet)
+        rows = run_check("x", CHECKS[check], bench, quiet)[0]
         assert {(row.verdict, row.note) for row in rows} == {("not measurable here", why)}
 
 

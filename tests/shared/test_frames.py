@@ -74,11 +74,6 @@ def test_a_frame_that_arrives_byte_by_byte_is_received_once_it_is_whole() -> Non
     receiver.close()
 
 
-def test_nothing_arrived_is_no_frame_and_no_wait(pair: Pair) -> None:
-    assert pair[0].receive() == []
-    assert not pair[0].wait(0)
-
-
 def test_what_the_peer_does_not_take_is_kept_and_leaves_while_waiting(pair: Pair) -> None:
     sender, receiver = pair
     frame = b"x" * 2_000_000

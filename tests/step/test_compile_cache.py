@@ -18,7 +18,7 @@ import pytest
 
 from service.engine.compiler import ColdStarts
 from service.step import compile_cache as module
-from service.step.compile_cache import CacheRefused, compile_cache, plain_path, read_record, warn
+from service.step.compile_cache import CacheRefused, compile_cache, plain_path, read_record
 
 
 def test_it_is_made_private_whatever_the_umask(tmp_path: Path) -> None:
@@ -155,14 +155,6 @@ def test_a_folder_of_links_that_others_may_write_to_is_passed_over(
     assert not list(shared.iterdir())
 
 
-def test_where_no_link_can_be_made_the_remedy_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_private", lambda folder: False)
-    with pytest.raises(ValueError, match="use a path of letters"):
-        plain_path(tmp_path / "a b")
-
-
 @pytest.mark.compiles
 def test_torch_compiles_with_private_headers_where_it_its_cache_and_temporary_files_lie_under_a_blank(
     tmp_path: Path,
@@ -207,12 +199,3 @@ def test_a_disk_that_refuses_costs_the_record(tmp_path: Path, capsys: pytest.Cap
     kept = ColdStarts(tmp_path / "missing", "key")
     assert kept.recorded("decode", 1.5) == 1.5
     assert "was not kept" in capsys.readouterr().err
-
-
-def test_a_warning_that_the_disk_does_not_take_either_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        def write(self, _: str) -> int:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(sys, "stderr", Full())
-    warn("a trace was not kept")

@@ -102,6 +102,12 @@ def test_tensors_of_the_frames_that_failed_are_freed_while_the_error_lives() -> 
     assert str(root_cause(raised.value)) == "the first"
 
 
+def test_a_chain_of_errors_that_closes_on_itself_has_an_end() -> None:
+    first, second = RuntimeError("first"), RuntimeError("second")
+    first.__context__, second.__context__ = second, first
+    assert root_cause(first) is second
+
+
 @pytest.mark.parametrize(
     ("count", "devices"),
     [

@@ -103,16 +103,6 @@ def test_after_warm_up_nothing_is_captured_and_what_was_is_still_replayed(
         step(*buffers.arguments("prefill", 16))
 
 
-def test_injected_work_is_done_at_every_replay(
-    model: Transformer, buffers: Buffers, graphs: FakeGraphs
-) -> None:
-    done: list[int] = []
-    step = build_step(ROW, model, lambda: done.append(graphs.replayed))
-    for position in range(3):
-        decode(step, buffers, token=5, position=position)
-    assert done == [1, 2, 3]
-
-
 def test_under_autocast_a_replay_casts_the_weights_again(buffers: Buffers, graphs: FakeGraphs) -> None:
     own = Transformer(CONFIG, max_batch=2, seed=5).eval()
     precision = PRECISIONS["autocast-bfloat16"]

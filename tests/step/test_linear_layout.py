@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from models.config import Config
 from models.served import layout_of
 from models.transformer import Transformer
 from service.step import loaded_model
-from service.step.loaded_model import GAIN, LAYOUTS, ROWS, apply_layout, choose, step_seconds
+from service.step.loaded_model import GAIN, ROWS, apply_layout, choose
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)
 
@@ -39,15 +38,6 @@ def test_the_usual_layout_stays_where_another_gains_too_little(seconds: tuple[fl
     chosen = choose(times(seconds))
     assert chosen.layout == "aten"
     assert chosen.reason.startswith(f"no other layout is {GAIN:g}× as fast: transposed")
-
-
-@pytest.mark.parametrize("layers", [1, 8])
-def test_every_linear_layer_is_counted_in_every_layout_at_all_rows(
-    monkeypatch: pytest.MonkeyPatch, layers: int
-) -> None:
-    monkeypatch.setattr(loaded_model, "_seconds", lambda x, weights: 1.0)
-    found = step_seconds(Transformer(replace(CONFIG, layers=layers), max_batch=1).eval())
-    assert found == {layout: dict.fromkeys(ROWS, 4.0 * layers + 1) for layout in LAYOUTS}
 
 
 @pytest.mark.parametrize(

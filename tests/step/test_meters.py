@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,38 +9,6 @@ from torch import Tensor
 from service.step import meters
 from tests.step.made import arguments, step
 from tests.support.fake_cuda import FakeDevice
-
-ARGUMENTS: Any = (None, None, None, ())
-
-
-class Clock:
-    """`perf_counter_ns` of a fake host; a step takes `step_ns` of it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1_000
-        monkeypatch.setattr(meters, "perf_counter_ns", lambda: self.now)
-
-    def step(self, *_: object) -> tuple[Tensor, Tensor]:
-        self.now += 300
-        return torch.zeros(1), torch.zeros(1, dtype=torch.int64)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
-def test_a_period_goes_from_call_to_call_and_the_last_one_to_where_the_bookkeeping_ends(clock: Clock) -> None:
-    readings, meter = meters.Readings(), meters.HostMeter()
-    for between in (20, 50):
-        meter.run(clock.step, ARGUMENTS, readings)
-        clock.now += between
-    meter.run(clock.step, ARGUMENTS, readings)
-    clock.now += 70
-    assert readings.begin == [1_000, 1_320, 1_670]
-    assert readings.call == [300, 300, 300]
-    assert readings.periods(clock.now) == [320, 350, 370]
-    assert sum(readings.periods(clock.now)) == clock.now - 1_000
 
 
 def test_on_cuda_the_span_begins_before_the_call_so_it_holds_the_wait_for_the_host(

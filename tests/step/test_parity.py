@@ -29,11 +29,6 @@ def test_the_tolerance_grows_with_the_logits_and_never_falls_below_that_of_logit
     assert parity.tolerance(dtype, 6, 0.01) == parity.tolerance(dtype, 6, 1.0) == pytest.approx(at_ten / 10)
 
 
-def test_float32_is_held_to_a_hundred_thousandth_of_the_largest_logit() -> None:
-    assert parity.tolerance(torch.float32, 6, 20.0) == parity.tolerance(torch.float32, 60, 20.0)
-    assert parity.tolerance(torch.float32, 6, 20.0) == pytest.approx(2e-4)
-
-
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
 def test_the_same_relative_error_has_the_same_verdict_at_every_scale_and_nan_is_out(scale: float) -> None:
     reference = torch.linspace(-1, 1, 64).view(1, 1, 64) * scale
@@ -120,15 +115,6 @@ def test_a_model_without_torchs_attention_is_not_called_equal_to_it(buffers: dic
         assert one.parity is None
         assert one.backends == []
         assert "does not call" in (one.unchecked or "")
-
-
-def test_the_reference_is_not_compared_with_itself(
-    model: Transformer, buffers: dict[int, Buffers], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parity, "backend_name", lambda choice: parity.REFERENCE)
-    found = checked(build_step(MODES["eager"], model), buffers)
-    assert {one.unchecked for one in found} == {"torch chose the reference itself"}
-    assert all(one.parity is None for one in found)
 
 
 def test_a_reference_that_fails_leaves_the_check_out_and_says_so_unless_the_device_is_lost(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import pytest
 import torch
 
 from models.config import Config
 from models.transformer import Transformer
-from service.records import DeviceTime
+from service.statistics.intervals import Interval
 from service.step import roofs
 from service.step.buffers import allocate
-from service.step.device_time import MOST_HOLD_SECONDS, SAMPLES, device_time
-from service.step.trace import StepShape
-from tests.support.fake_cuda import FakeDevice, pretend_graphs
+from service.step.device_time import MOST_HOLD_SECONDS, SAMPLES, CudaQueue, queued_time
+from tests.support.fake_cuda import FakeDevice
 
 CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=128, context=64)
 BLOCK = 32 * (4 + 2 * 2) * 8 + 32 * 32 + 32 * 2 * 64 + 64 * 32
@@ -51,90 +53,36 @@ def test_the_buffer_is_as_large_as_the_weights_within_bounds(
     assert (found.kind, found.buffer_bytes, sizes) == ("read", buffer, [buffer])
 
 
-CUDA = torch.device("cuda")
-
-
-@pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors of a CUDA device, on this machine's CPU."""
-    zeros, ones = torch.zeros, torch.ones
-    monkeypatch.setattr(torch, "zeros", lambda count, device: zeros(count))
-    monkeypatch.setattr(torch, "ones", lambda count, device: ones(count))
-
-
-@pytest.mark.usefixtures("pretended")
-def test_the_hosts_launch_of_the_graph_is_no_part_of_a_kernel_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_graphs(
-        monkeypatch, roofs, FakeDevice(issue_seconds=59e-6, step_seconds=roofs.KERNELS_PER_GRAPH * 1e-6)
-    )
-    found = roofs.measure_null_kernel(CUDA)
-    assert found.seconds["in_graph"] == pytest.approx(1e-6)
-    assert found.no_graph is None
-
-
-@pytest.mark.usefixtures("pretended")
-def test_where_the_device_waits_for_the_host_the_value_is_left_out_as_an_upper_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pretend_graphs(monkeypatch, roofs, FakeDevice(issue_seconds=2 * MOST_HOLD_SECONDS, step_seconds=1e-4))
-    found = roofs.measure_null_kernel(CUDA)
-    assert set(found.seconds) == {"alone"}
-    assert found.no_graph is not None
-    assert found.no_graph.endswith("is only an upper bound")
-
-
-@pytest.mark.usefixtures("pretended")
-def test_a_capture_that_fails_leaves_the_value_out_with_its_reason_unless_the_device_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(device: torch.device) -> object:
-        raise error
-
-    error: RuntimeError = RuntimeError("capture is not permitted here")
-    monkeypatch.setattr(roofs, "_in_graph", fail)
-    found = roofs.measure_null_kernel(CUDA)
-    assert set(found.seconds) == {"alone"}
-    assert found.no_graph == "RuntimeError: capture is not permitted here"
-    error = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
-    with pytest.raises(torch.AcceleratorError):
-        roofs.measure_null_kernel(CUDA)
-
-
 # The device's own time of a step by queued calls: true where the queue lay ready, else an upper bound
 
 
-def measured(device: FakeDevice) -> DeviceTime:
-    return device_time(device, device.call, "decode", 4, StepShape(1, 64), device.clock)
+def measured(device: FakeDevice) -> tuple[Interval, int, bool]:
+    """Seconds per call, calls in a queue, and whether the device may have waited."""
+    return queued_time(cast(CudaQueue, device), device.call, device.clock)
 
 
 def test_a_replay_is_queued_far_ahead_and_takes_what_the_device_takes() -> None:
-    found = measured(FakeDevice(issue_seconds=10e-6, step_seconds=100e-6))
-    assert found.seconds == pytest.approx(100e-6)
-    assert (found.low, found.high) == pytest.approx((100e-6, 100e-6))
-    assert (found.phase, found.batch, found.queued, found.samples) == ("decode", 4, 16, SAMPLES)
-    assert (found.row_tokens, found.attended_tokens) == (1, 64)
-    assert not found.upper_bound
+    seconds, queued, upper_bound = measured(FakeDevice(issue_seconds=10e-6, step_seconds=100e-6))
+    assert (seconds.value, seconds.low, seconds.high) == pytest.approx((100e-6,) * 3)
+    assert (queued, seconds.samples, upper_bound) == (16, SAMPLES, False)
 
 
 def test_as_many_calls_are_queued_as_the_driver_takes_ahead() -> None:
     found = measured(FakeDevice(issue_seconds=500e-6, step_seconds=100e-6, launches=200))
-    assert found.queued == 4
-    assert found.seconds == pytest.approx(100e-6)
-    assert not found.upper_bound
+    assert (found[0].value, *found[1:]) == (pytest.approx(100e-6), 4, False)
 
 
 def test_where_not_even_one_call_can_be_queued_ahead_the_result_is_an_upper_bound_and_says_so() -> None:
-    found = measured(FakeDevice(issue_seconds=2 * MOST_HOLD_SECONDS, step_seconds=0.1))
-    assert found.upper_bound
-    assert found.seconds > 0.1
+    seconds, _, upper_bound = measured(FakeDevice(issue_seconds=2 * MOST_HOLD_SECONDS, step_seconds=0.1))
+    assert upper_bound
+    assert seconds.value > 0.1
 
 
-def test_samples_in_which_the_device_caught_up_are_left_out_as_long_as_enough_remain() -> None:
-    hiccups = frozenset({4 + 16 + 16 * number + 3 for number in (2, 5)})
-    found = measured(FakeDevice(issue_seconds=10e-6, step_seconds=100e-6, hiccups=hiccups))
-    assert (found.samples, found.upper_bound) == (SAMPLES - 2, False)
-    assert found.high == pytest.approx(100e-6)
-    every = frozenset({4 + 16 + 16 * number + 3 for number in range(6)})
-    found = measured(FakeDevice(issue_seconds=10e-6, step_seconds=100e-6, hiccups=every))
-    assert (found.samples, found.upper_bound) == (SAMPLES, True)
-    assert found.seconds > 100e-6
+@pytest.mark.parametrize(("late", "exact"), [((2, 5), True), (range(6), False)])
+def test_samples_in_which_the_device_caught_up_are_left_out_as_long_as_enough_remain(
+    late: Sequence[int], exact: bool
+) -> None:
+    hiccups = frozenset(4 + 16 + 16 * number + 3 for number in late)
+    seconds, _, upper_bound = measured(FakeDevice(10e-6, 100e-6, hiccups=hiccups))
+    assert (seconds.samples, upper_bound) == (SAMPLES - 2 * exact, not exact)
+    assert seconds.high == pytest.approx(100e-6) if exact else seconds.value > 100e-6

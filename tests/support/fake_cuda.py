@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,16 +75,6 @@ class FakeEvent:
 
     def elapsed_time(self, end_event: FakeEvent) -> float:
         return (end_event.reached_ns - self.reached_ns) / 1e6
-
-
-def pretend_graphs(monkeypatch: pytest.MonkeyPatch, timed: ModuleType, device: FakeDevice) -> None:
-    """CUDA graphs, whose replay is a call of `device`, its events, and its clock in the module `timed`."""
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=device.call))
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: nullcontext())
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: device.event())
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: device.hold(cycles / CYCLES_PER_SECOND))
-    monkeypatch.setattr(torch.cuda, "synchronize", device.synchronise)
-    monkeypatch.setattr(timed, "perf_counter_ns", device.clock)
 
 
 def pretend_devices(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
