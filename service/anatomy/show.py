@@ -158,7 +158,8 @@ def _text(name: str, value: Any, between: str = " ") -> str:  # noqa: ANN401 - a
     if isinstance(value, dict):
         if _is_interval(value):
             return _interval(name, value)
-        return ", ".join(f"{_label(key)} {_text(key, each)}" for key, each in value.items())
+        unit = "bytes" if name.endswith("by_kind") else None
+        return ", ".join(f"{_label(key)} {_text(unit or key, each)}" for key, each in value.items())
     return str(value).removeprefix("aten::")
 
 

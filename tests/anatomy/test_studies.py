@@ -145,10 +145,12 @@ def test_a_batch_size_adds_a_bucket_only_above_the_largest(
 ) -> None:
     seen = []
     monkeypatch.setattr(studies, "main", lambda *given: seen.append(given))
-    ended = CliRunner().invoke(app, ["anatomy", f"--batch-size={size}"])
+    further = ["--set", "grad=no_grad", "--set", "sizes=[1, 2]"]
+    ended = CliRunner().invoke(app, ["anatomy", f"--batch-size={size}", *further])
     assert ended.exit_code == 0, ended.output
     ((settings, name, arguments, _),) = seen
     assert (settings.batch_sizes, name, arguments["batch_size"]) == (buckets, "operators", size)
+    assert (arguments["grad"], arguments["sizes"]) == ("no_grad", [1, 2])
 
 
 @pytest.mark.parametrize(
