@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from service.anatomy.common import Report, StudyError, attached_note
 from service.anatomy.layers.study import (
@@ -35,7 +34,7 @@ from service.measure.cases import Bench
 from service.modes import GradMode
 from service.statistics.intervals import Interval, median_interval
 from service.step.profiling import attach_profiler
-from service.study_names import operator_named
+from service.study_names import OPERATOR_CALLS
 
 
 class OperatorCallArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,16 +47,6 @@ class OperatorCallArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     autocast: bool = False
     requires_grad: bool = True
     rounds: Annotated[int, msgspec.Meta(ge=6, le=500)] = 15
-
-
-class ArgumentTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor argument, and the dispatch keys that it brings, highest priority first."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    requires_grad: bool
-    keys: list[str]
 
 
 class DispatchedKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,9 +103,9 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 class OperatorCallFinding(Agreeing, frozen=True, kw_only=True):
     """One operator's call: the keys that it passes, and what each part of it takes.
 
-    `included` and `excluded` are the keys that the thread's state adds to every call and takes away.
     `key_set`, highest priority first, is what the user's call is dispatched on: the keys of its tensors and
-    those included, less those excluded. `calls[0]` is that call; those after it are what its kernels call.
+    those that the thread's state adds, less those that it takes away. `calls[0]` is that call; those after it
+    are what its kernels call.
     """
 
     operator: str
@@ -129,9 +118,6 @@ class OperatorCallFinding(Agreeing, frozen=True, kw_only=True):
     autocast: bool
     requires_grad: bool
     rounds: int
-    arguments: list[ArgumentTensor]
-    included: list[str]
-    excluded: list[str]
     key_set: list[str]
     calls: list[DispatchedCall]
     table: list[TableRow]
@@ -163,14 +149,11 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
         calls = dispatched(call, keys)
     path = [key for each in calls for key in each.keys or ()]
     return OperatorCallFinding(
-        **msgspec.structs.asdict(arguments) | {"expression": layers.statement},
+        **msgspec.structs.asdict(arguments),
         **{name: getattr(layers, name) for name in Agreeing.__struct_fields__},
         operator=layers.operation,
         device=setup.device.type,
         threads=torch.get_num_threads(),
-        arguments=[_argument(*pair) for pair in zip(operation.arguments, tensors, strict=True)],
-        included=_names(thread.included),
-        excluded=_names(thread.excluded),
         key_set=_names(keys),
         calls=calls,
         table=dispatch_rows(calls[0].operator, rows, keys),
@@ -180,24 +163,14 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
 
 
 def _operation(arguments: OperatorCallArguments) -> Operation:
-    try:
-        name = operator_named(arguments.expression)
-    except ValueError as error:
-        raise StudyError("invalid_request", str(error), "expression") from None
+    names = {call: name for name, call in OPERATOR_CALLS.items()}
+    if arguments.expression not in names:
+        message = f"no operator call '{arguments.expression[:64]}'; try one of {'; '.join(names)}"
+        raise StudyError("invalid_request", message, "expression")
     if arguments.autocast and arguments.dtype != "float32":
         message = "autocast casts float32 tensors: take dtype float32, or leave autocast off"
         raise StudyError("invalid_request", message, "dtype")
-    return OPERATIONS[name]
-
-
-def _argument(name: str, tensor: Tensor) -> ArgumentTensor:
-    return ArgumentTensor(
-        name=name,
-        shape=tuple(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        requires_grad=tensor.requires_grad,
-        keys=_names(keys_of([tensor])),
-    )
+    return OPERATIONS[names[arguments.expression]]
 
 
 def _slices(seconds: VariantSeconds, layers: OperationLayers, path: list[DispatchedKey]) -> Iterator[Slice]:

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from service.modes import GradMode
 from service.records import Phase
-from service.study_names import LONGEST_CALL, OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS, operator_named
+from service.study_names import OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS
 
 Body = TypeVar("Body")
 
@@ -288,11 +288,6 @@ MOST_SIZE = 1024
 MOST_ROUNDS = 60
 
 
-def _known_call(text: str) -> str:
-    operator_named(text)
-    return text
-
-
 def _one_of(known: Iterable[str]) -> AfterValidator:
     names = tuple(known)
 
@@ -332,12 +327,11 @@ class OperatorsBody(StudyBody):
 class OperatorBody(StudyBody):
     """One operator's call on tensors of [size, size], and the state of torch around it."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"expression": "torch.add(a, b)"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"expression": "torch.add(x, y)"}]})
 
-    expression: Annotated[str, Field(max_length=LONGEST_CALL), AfterValidator(_known_call)] = Field(
+    expression: Annotated[Name, _one_of(OPERATOR_CALLS.values())] = Field(
         default=OPERATOR_CALLS["add"],
-        description=f"One of {'; '.join(OPERATOR_CALLS.values())}: compared with these, never evaluated. "
-        "Arguments may have other names.",
+        description=f"One of {'; '.join(OPERATOR_CALLS.values())}: compared with these, never evaluated.",
     )
     size: Size = 64
     dtype: Literal["float32", "bfloat16"] = "float32"

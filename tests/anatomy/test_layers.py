@@ -97,7 +97,7 @@ def follow(bench: Bench, **arguments: Any) -> operator_call.OperatorCallFinding:
 
 @pytest.fixture(scope="module")
 def call_finding(bench: Bench) -> operator_call.OperatorCallFinding:
-    return follow(bench, expression="torch.add(a, b)")
+    return follow(bench)
 
 
 @pytest.mark.parametrize("autocast", [False, True])
