@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.checkpoint import CheckpointError
-from models.hf import adapter, loading
+from models.hf import adapter
 from tests.models.test_hf_models import opened
 from tests.support.hf_folders import CONTEXT, VOCABULARY, WINDOW, transformers, write_model
 
@@ -80,24 +80,6 @@ def test_the_context_of_longrope_ends_where_its_positions_change(
     assert f"the original length of its rotary positions of {ORIGINAL} tokens" in capsys.readouterr().err
     with pytest.raises(CheckpointError, match=f"set LAUNCHBOUND_CONTEXT to at most {ORIGINAL}"):
         opened(folder, context=2 * ORIGINAL)
-
-
-def test_a_row_of_longrope_is_the_same_alone_and_beside_a_long_one(tmp_path: Path) -> None:
-    model = opened(longrope(tmp_path / "model"))
-    text = torch.randint(VOCABULARY, (2, ORIGINAL), generator=torch.Generator().manual_seed(3))
-    zeros = torch.zeros(2, dtype=torch.int64)
-    with torch.no_grad():
-        beside = model(text, zeros, torch.tensor([8, ORIGINAL - 1]), model.new_cache(2, torch.float32))[0][0]
-        alone = model(text[:1, :16], zeros[:1], zeros[:1] + 8, model.new_cache(1, torch.float32))[0][0]
-    torch.testing.assert_close(beside, alone, rtol=1e-3, atol=1e-3)
-
-
-def test_yarn_is_checked_beyond_its_original_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = list[tuple[int, ...]]()
-    monkeypatch.setattr(loading, "_compare", lambda model, lengths, *_: compared.append(lengths))
-    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e4}
-    opened(write_model(tmp_path / "model", "llama", rope_parameters=scaling))
-    assert compared == [loading.LENGTHS, (128 + loading.BEYOND, 128), (CONTEXT,)]
 
 
 @pytest.mark.parametrize("window", [64, 512])
