@@ -13,6 +13,7 @@ from service.anatomy.common import Report, StudyError, attached_note
 from service.anatomy.layers.study import (
     ABLATIONS,
     Agreeing,
+    Layer,
     OperationLayers,
     VariantSeconds,
     describe,
@@ -83,21 +84,14 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     in_key_set: bool
 
 
-class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the call's time, in order, and the `keys` whose kernels it is the time of.
+class Slice(Layer, frozen=True, kw_only=True):
+    """A layer of the call's time, in order, and the `keys` whose kernels it is the time of.
 
-    `microseconds` is a median over rounds, None where it cannot be separated here (`why_not`).
-    `running_microseconds` is the sum up to here, None where this slice is not in it. `in_sum` False: switched
-    off here, or beside the host. `method` is the experiment that separates it.
+    `running_microseconds` is the sum up to here, None where this layer is not in it.
     """
 
-    name: str
-    microseconds: Interval | None
     running_microseconds: Interval | None
-    in_sum: bool
     keys: list[str]
-    method: str
-    why_not: str | None
 
 
 class OperatorCallFinding(Agreeing, frozen=True, kw_only=True):
@@ -179,13 +173,9 @@ def _slices(seconds: VariantSeconds, layers: OperationLayers, path: list[Dispatc
         if layer.in_sum:
             running = running + ablation.seconds(seconds)
         yield Slice(
-            name=layer.name,
-            microseconds=layer.microseconds,
+            **msgspec.structs.asdict(layer),
             running_microseconds=median_interval((running * 1e6).tolist()) if layer.in_sum else None,
-            in_sum=layer.in_sum,
             keys=[key.key for key in path if _slice_of(key) == layer.name],
-            method=layer.experiment,
-            why_not=layer.why_not,
         )
 
 
