@@ -87,8 +87,3 @@ def test_a_window_that_the_library_keeps_for_itself_bounds_the_context(tmp_path:
     attention = {"attention_types": [[["global", "local"], 1]], "window_size": window}
     folder = write_model(tmp_path / "model", "gpt_neo", num_layers=2, num_heads=4, **attention)
     assert opened(folder).config.context == window
-
-
-def test_a_table_of_positions_as_long_as_the_context_is_served_to_its_end(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", "mpt", d_model=48, n_layers=2, n_heads=4, max_seq_len=CONTEXT)
-    assert opened(folder).config.context == CONTEXT

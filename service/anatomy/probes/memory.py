@@ -1,4 +1,4 @@
-"""Probes of memory: hidden copies, churn, and what only a CUDA device has."""
+"""Probes of memory: hidden copies and churn."""
 
 from __future__ import annotations
 
