@@ -9,7 +9,7 @@ import msgspec
 from rich import box
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 ROWS_SHOWN = 60
@@ -58,7 +58,7 @@ def _readable(value: Any, left_out: Set[str]) -> Any:  # noqa: ANN401 - any valu
 
 def _show_record(record: Record, console: Console) -> None:
     """The single values of `record`, then each part of it: a text, a record or a list of records."""
-    facts = Table.grid(padding=(0, 2))
+    facts = Table.grid("", Column(overflow="fold"), padding=(0, 2))
     parts = []
     for name, value in record.items():
         if _is_part(value):

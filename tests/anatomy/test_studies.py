@@ -248,6 +248,7 @@ class Shown(msgspec.Struct):
     parts: list[Part]
     source: str
     notes: list[str]
+    blame: str = "service/anatomy/probes/compiler.py:61"
 
 
 REASON = "a reason that is longer than short texts"
