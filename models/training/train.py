@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
@@ -48,10 +47,6 @@ _SKIPPED = {
 _HELD_OUT_SHARE = 0.05
 
 
-class CorpusError(RuntimeError):
-    """There is no text to train on; the message names the remedy."""
-
-
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """Texts of whole files in the order of their paths: a training and a held-out set."""
@@ -73,7 +68,7 @@ def is_held_out(path: str) -> bool:
 def read(root: Path | None = None) -> Corpus:
     """The standard library below `root` (default: this interpreter's), in the order of its paths.
 
-    Raises CorpusError where no source is installed.
+    Raises BadParameter where no source is installed.
     """
     root = Path(sysconfig.get_path("stdlib")) if root is None else root
     training: list[str] = []
@@ -81,7 +76,7 @@ def read(root: Path | None = None) -> Corpus:
     for path, text in _files(root):
         (held_out if is_held_out(path) else training).append(text)
     if not training or not held_out:
-        raise CorpusError(
+        raise typer.BadParameter(
             f"no Python source below {root}: install the interpreter's standard library as source"
         )
     return Corpus(tuple(training), tuple(held_out))
@@ -331,11 +326,7 @@ def main(
     torch.set_num_threads(threads)
     console = Console()
     config = CONFIGS["tiny"]
-    try:
-        text = read()
-    except CorpusError as error:
-        console.print(str(error), style="red", markup=False)
-        sys.exit(2)
+    text = read()
     tokenizer = Tokenizer.train(text.training, config.vocabulary)
     console.print(
         f"{len(text.training)} files to learn from, {len(text.held_out)} held out "
