@@ -136,8 +136,12 @@ def _weights_file(folder: Path) -> Path:
 
 
 def _check(file: Path, config: Config, state: dict[str, Tensor]) -> None:
-    with torch.device("meta"):  # for the shapes alone
-        expected = {name: tensor.shape for name, tensor in stored_tensors(Transformer(config, 1)).items()}
+    try:
+        with torch.device("meta"):  # for the shapes alone
+            expected = {name: tensor.shape for name, tensor in stored_tensors(Transformer(config, 1)).items()}
+    except (RuntimeError, TypeError) as error:  # torch's, for what 64 bits cannot count
+        message = f"{file.with_name(CONFIG_FILE)} has sizes that no tensor can have: write the folder again"
+        raise CheckpointError(message) from error
     wrong = [f"{name} is missing" for name in expected.keys() - state.keys()]
     wrong += [f"{name} is unknown" for name in state.keys() - expected.keys()]
     for name in expected.keys() & state.keys():

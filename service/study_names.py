@@ -30,36 +30,29 @@ TAPE_EXPRESSIONS: dict[str, str] = {
 OF_THE_MODEL = ("block", "step")
 """Parts of the served model whose tape is read."""
 
-LONGEST_CALL = 80
-"""Characters of a call's text; no known one has as many."""
-
-_TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|\S")
-
-_ARGUMENT = re.compile(r"(?<!\. )\b[A-Za-z_]\w*\b(?! [.(])")
-"""A word of a call, between single spaces, that is no part of the function's own name."""
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def operator_named(text: str) -> str:
-    """The name of the known call that `text` is, whatever its arguments are called.
-
-    `text` is compared with the list, word by word, and never evaluated. Raises ValueError, which lists the
-    known calls, for any other.
+    """The name of the known call that `text` is, whatever its arguments are called. It is compared with the
+    list, never evaluated. Raises ValueError, which lists the known calls, for any other.
     """
-    name = _NAMES.get(_numbered(text)) if len(text) <= LONGEST_CALL else None
+    known = {_numbered(call): name for name, call in OPERATOR_CALLS.items()}
+    name = known.get(_numbered(text)) if len(text) <= LONGEST_CALL else None
     if name is None:
         raise ValueError(f"no operator call '{text[:64]}'; try one of {'; '.join(OPERATOR_CALLS.values())}")
     return name
 
 
-def _numbered(call: str) -> str:
-    """Its words between single spaces, each argument's name replaced by its number in the call."""
+def _numbered(call: str) -> tuple[str, str]:
+    """Its function, and its arguments with a number in place of each name."""
+    function, _, arguments = call.replace(" ", "").partition("(")
     numbers: dict[str, str] = {}
-    words = " ".join(_TOKEN.findall(call))
-    return _ARGUMENT.sub(lambda found: numbers.setdefault(found[0], f"${len(numbers)}"), words)
+    return function, _WORD.sub(lambda word: numbers.setdefault(word[0], f"${len(numbers)}"), arguments)
 
 
-_NAMES = {_numbered(call): name for name, call in OPERATOR_CALLS.items()}
-
+LONGEST_CALL = 80
+"""Characters of a call's text; no known one has as many."""
 
 PROBES: dict[str, str] = {
     "graph-break": "a call that the compiler cannot trace splits one graph into several, with Python between",
@@ -72,11 +65,5 @@ PROBES: dict[str, str] = {
     "thread-change": "a thread count changed after warm-up fails a guard: the step is compiled again",
     "custom-op": "a custom operator with a fake implementation compiles without a break; fusion stops at it",
     "autocast": "autocast intercepts every operator and casts its inputs, in every step",
-    "pinned-copy": "a copy from pageable memory is staged while the host waits; from pinned memory not",
 }
 """The names are those of `POST /v1/probes/{name}`."""
-
-NOT_ON_CPU: dict[str, str] = {
-    "pinned-copy": "a CPU's tensors are in the host's memory already: nothing is copied to a device",
-}
-"""Probes that need CUDA, with the reason why a CPU cannot show them."""

@@ -1,7 +1,7 @@
 """Exports a model of ours for other runtimes: as a Llama of Hugging Face, with greedy tokens to repeat.
 
 Run as a process, `python -m models.hf.reference MODEL FOLDER`: the arguments of `make` come in on standard
-input, and the `Reference` goes out on standard output, both as JSON.
+input, and what it returns goes out on standard output, both as JSON.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save as to_bytes
@@ -24,33 +24,14 @@ from models.tokenizer import END_OF_TEXT, TOKENIZER_FILE, Tokenizer
 from models.transformer import Transformer
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One prompt and its greedy completion; `margins` are each token's logit less that of the runner-up."""
-
-    prompt: str
-    prompt_tokens: list[int]
-    completion: str
-    completion_tokens: list[int]
-    margins: list[float]
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    model_hash: str
-    parameters: int
-    vocabulary: int
-    rows: list[Row]
-
-
 def make(
     name: str, folder: Path, *, texts: list[str], count: int, prompt_tokens: int, new_tokens: int
-) -> Reference:
+) -> dict[str, Any]:
     """Write the model called `name` to `folder` in float32, with its tokenizer.
 
-    The reference: `count` prompts of `prompt_tokens` tokens, cut from `texts`, with `new_tokens` greedy ones
-    each, by launchbound's own forward in float32, one thread. Raises CheckpointError for a model that cannot
-    be exported, and where `texts` hold too few prompts that long.
+    Returns what `loadtests.peers.reference` reads: `count` prompts of `prompt_tokens` tokens, cut from
+    `texts`, with `new_tokens` greedy ones each, by launchbound's own forward in float32, one thread. Raises
+    CheckpointError for a model that cannot be exported, and where `texts` hold too few prompts that long.
     """
     model = checkpoint.build(name, count)
     source = checkpoint.folder_of(name) or TINY_FOLDER
@@ -64,15 +45,21 @@ def make(
     (folder / "tokenizer_config.json").write_text(json.dumps(described, indent=2) + "\n")
     tokens, margins = greedy(model, torch.tensor(prompts), new_tokens)
     rows = [
-        Row(tokenizer.decode(prompt), prompt, tokenizer.decode(new), new, margin)
+        {
+            "prompt": tokenizer.decode(prompt),
+            "prompt_tokens": prompt,
+            "completion": tokenizer.decode(new),
+            "completion_tokens": new,
+            "margins": margin,
+        }
         for prompt, new, margin in zip(prompts, tokens.tolist(), margins.tolist(), strict=True)
     ]
-    return Reference(
-        model_hash=checkpoint.content_hash(name),
-        parameters=sum(tensor.numel() for tensor in llama_state(model).values()),
-        vocabulary=model.config.vocabulary,
-        rows=rows,
-    )
+    return {
+        "model_hash": checkpoint.content_hash(name),
+        "parameters": sum(tensor.numel() for tensor in llama_state(model).values()),
+        "vocabulary": model.config.vocabulary,
+        "rows": rows,
+    }
 
 
 def llama_config(config: Config, dtype: torch.dtype) -> dict[str, object]:
@@ -188,7 +175,7 @@ def main() -> None:
     except CheckpointError as error:
         print(f"launchbound: {error}", file=sys.stderr)
         raise SystemExit(2) from error
-    json.dump(asdict(reference), sys.stdout)
+    json.dump(reference, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
@@ -48,10 +47,6 @@ _SKIPPED = {
 _HELD_OUT_SHARE = 0.05
 
 
-class CorpusError(RuntimeError):
-    """There is no text to train on; the message names the remedy."""
-
-
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """Texts of whole files in the order of their paths: a training and a held-out set."""
@@ -73,7 +68,7 @@ def is_held_out(path: str) -> bool:
 def read(root: Path | None = None) -> Corpus:
     """The standard library below `root` (default: this interpreter's), in the order of its paths.
 
-    Raises CorpusError where no source is installed.
+    Raises BadParameter where no source is installed.
     """
     root = Path(sysconfig.get_path("stdlib")) if root is None else root
     training: list[str] = []
@@ -81,7 +76,7 @@ def read(root: Path | None = None) -> Corpus:
     for path, text in _files(root):
         (held_out if is_held_out(path) else training).append(text)
     if not training or not held_out:
-        raise CorpusError(
+        raise typer.BadParameter(
             f"no Python source below {root}: install the interpreter's standard library as source"
         )
     return Corpus(tuple(training), tuple(held_out))
@@ -264,16 +259,6 @@ class TrainingPlan:
     compile: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingProgress:
-    """State after a step. `loss` is in nats per token, `bits_per_byte` that of the held-out files."""
-
-    step: int
-    fraction: float
-    loss: float
-    bits_per_byte: float | None
-
-
 def rate_at(plan: TrainingPlan, fraction: float) -> float:
     """Learning rate after `fraction` of the budget: a linear warm-up, then a cosine down to zero."""
     if fraction < plan.warmup:
@@ -281,49 +266,45 @@ def rate_at(plan: TrainingPlan, fraction: float) -> float:
     return plan.rate * 0.5 * (1 + math.cos(math.pi * (fraction - plan.warmup) / (1 - plan.warmup)))
 
 
-class Trainer:
-    """A model and its optimiser."""
+def train(
+    plan: TrainingPlan, config: Config, corpus: Corpus, tokenizer: Tokenizer, folder: Path
+) -> Iterator[tuple[int, float, float, float | None]]:
+    """Train until the plan's first limit; the model is written to `folder` at every evaluation.
 
-    def __init__(self, plan: TrainingPlan, config: Config) -> None:
-        self.plan = plan
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model = Transformer(config, 1, seed=plan.seed).to(self.device).train()
-        decayed = [p for p in self.model.parameters() if p.dim() > 1]
-        plain = [p for p in self.model.parameters() if p.dim() < 2]
-        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
-        self._optimiser = torch.optim.AdamW(
-            groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay, fused=True
-        )
-        self._loss = torch.compile(loss_of, dynamic=False) if plan.compile else loss_of
-
-    def run(self, corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> Iterator[TrainingProgress]:
-        """Train until the plan's first limit; the model is written to `folder` at every evaluation."""
-        plan = self.plan
-        held_out = with_start(corpus.held_out, tokenizer)
-        source = batches(corpus.training, tokenizer, plan.batch, plan.length, plan.seed)
-        began = time.monotonic()
-        step, fraction = 0, 0.0
-        while fraction < 1:
-            loss = self._update(next(source), rate_at(plan, fraction))
-            step += 1
-            fraction = min(1.0, max(step / plan.steps, (time.monotonic() - began) / 60 / plan.minutes))
-            measured = None
-            if step % plan.evaluate_every == 0 or fraction >= 1:
-                measured = bits(self.model, held_out, plan.length) / corpus.held_out_bytes
-                checkpoint.save(self.model, folder)
-                tokenizer.save(folder)
-            yield TrainingProgress(step, fraction, loss, measured)
-
-    def _update(self, tokens: Tensor, rate: float) -> float:
-        for group in self._optimiser.param_groups:
-            group["lr"] = rate
-        with torch.autocast(self.device.type, torch.bfloat16):
-            loss = self._loss(self.model, tokens.to(self.device))
+    Yields after each step its number, the share of the budget that is spent, the loss in nats per token, and
+    where it is evaluated the bits per byte of the held-out files.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = Transformer(config, 1, seed=plan.seed).to(device).train()
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    plain = [p for p in model.parameters() if p.dim() < 2]
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(
+        groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=plan.weight_decay, fused=True
+    )
+    compiled = torch.compile(loss_of, dynamic=False) if plan.compile else loss_of
+    held_out = with_start(corpus.held_out, tokenizer)
+    began, fraction = time.monotonic(), 0.0
+    source = batches(corpus.training, tokenizer, plan.batch, plan.length, plan.seed)
+    for step, tokens in enumerate(source, 1):
+        for group in optimiser.param_groups:
+            group["lr"] = rate_at(plan, fraction)
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = compiled(model, tokens.to(device))
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
-        return loss.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        nats = loss.item()  # waits for a GPU
+        fraction = min(1.0, max(step / plan.steps, (time.monotonic() - began) / 60 / plan.minutes))
+        measured = None
+        if step % plan.evaluate_every == 0 or fraction >= 1:
+            measured = bits(model, held_out, plan.length) / corpus.held_out_bytes
+            checkpoint.save(model, folder)
+            tokenizer.save(folder)
+        yield step, fraction, nats, measured
+        if fraction >= 1:
+            return
 
 
 def main(
@@ -345,11 +326,7 @@ def main(
     torch.set_num_threads(threads)
     console = Console()
     config = CONFIGS["tiny"]
-    try:
-        text = read()
-    except CorpusError as error:
-        console.print(str(error), style="red", markup=False)
-        sys.exit(2)
+    text = read()
     tokenizer = Tokenizer.train(text.training, config.vocabulary)
     console.print(
         f"{len(text.training)} files to learn from, {len(text.held_out)} held out "
@@ -357,10 +334,10 @@ def main(
         f"{plan.steps} steps, at most {plan.minutes:g} minutes"
     )
     with console.status("compiling") as status:
-        for now in Trainer(plan, config).run(text, tokenizer, out):
-            status.update(f"step {now.step} ({now.fraction:.1%}), loss {now.loss:.3f}")
-            if now.bits_per_byte is not None:
-                console.print(f"step {now.step}: {now.bits_per_byte:.4f} bits per held-out byte, in {out}")
+        for step, fraction, loss, measured in train(plan, config, text, tokenizer, out):
+            status.update(f"step {step} ({fraction:.1%}), loss {loss:.3f}")
+            if measured is not None:
+                console.print(f"step {step}: {measured:.4f} bits per held-out byte, in {out}")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from service.anatomy.common import Report, StudyError, attached_note
 from service.anatomy.layers.study import (
     ABLATIONS,
     Agreeing,
+    Layer,
     OperationLayers,
     VariantSeconds,
     describe,
@@ -50,16 +50,6 @@ class OperatorCallArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     rounds: Annotated[int, msgspec.Meta(ge=6, le=500)] = 15
 
 
-class ArgumentTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor argument, and the dispatch keys that it brings, highest priority first."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    requires_grad: bool
-    keys: list[str]
-
-
 class DispatchedKey(msgspec.Struct, frozen=True, kw_only=True):
     """A dispatch key whose kernel the call ran. `kind` is how torch came to that kernel, in its own words:
     `kernel`, `autograd kernel`, `default backend kernel` (of every backend), `backend fallback` or `math
@@ -94,29 +84,22 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     in_key_set: bool
 
 
-class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the call's time, in order, and the `keys` whose kernels it is the time of.
+class Slice(Layer, frozen=True, kw_only=True):
+    """A layer of the call's time, in order, and the `keys` whose kernels it is the time of.
 
-    `microseconds` is a median over rounds, None where it cannot be separated here (`why_not`).
-    `running_microseconds` is the sum up to here, None where this slice is not in it. `in_sum` False: switched
-    off here, or beside the host. `method` is the experiment that separates it.
+    `running_microseconds` is the sum up to here, None where this layer is not in it.
     """
 
-    name: str
-    microseconds: Interval | None
     running_microseconds: Interval | None
-    in_sum: bool
     keys: list[str]
-    method: str
-    why_not: str | None
 
 
 class OperatorCallFinding(Agreeing, frozen=True, kw_only=True):
     """One operator's call: the keys that it passes, and what each part of it takes.
 
-    `included` and `excluded` are the keys that the thread's state adds to every call and takes away.
     `key_set`, highest priority first, is what the user's call is dispatched on: the keys of its tensors and
-    those included, less those excluded. `calls[0]` is that call; those after it are what its kernels call.
+    those that the thread's state adds, less those that it takes away. `calls[0]` is that call; those after it
+    are what its kernels call.
     """
 
     operator: str
@@ -129,9 +112,6 @@ class OperatorCallFinding(Agreeing, frozen=True, kw_only=True):
     autocast: bool
     requires_grad: bool
     rounds: int
-    arguments: list[ArgumentTensor]
-    included: list[str]
-    excluded: list[str]
     key_set: list[str]
     calls: list[DispatchedCall]
     table: list[TableRow]
@@ -163,14 +143,11 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
         calls = dispatched(call, keys)
     path = [key for each in calls for key in each.keys or ()]
     return OperatorCallFinding(
-        **msgspec.structs.asdict(arguments) | {"expression": layers.statement},
+        **msgspec.structs.asdict(arguments),
         **{name: getattr(layers, name) for name in Agreeing.__struct_fields__},
         operator=layers.operation,
         device=setup.device.type,
         threads=torch.get_num_threads(),
-        arguments=[_argument(*pair) for pair in zip(operation.arguments, tensors, strict=True)],
-        included=_names(thread.included),
-        excluded=_names(thread.excluded),
         key_set=_names(keys),
         calls=calls,
         table=dispatch_rows(calls[0].operator, rows, keys),
@@ -190,29 +167,15 @@ def _operation(arguments: OperatorCallArguments) -> Operation:
     return OPERATIONS[name]
 
 
-def _argument(name: str, tensor: Tensor) -> ArgumentTensor:
-    return ArgumentTensor(
-        name=name,
-        shape=tuple(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        requires_grad=tensor.requires_grad,
-        keys=_names(keys_of([tensor])),
-    )
-
-
 def _slices(seconds: VariantSeconds, layers: OperationLayers, path: list[DispatchedKey]) -> Iterator[Slice]:
     running = np.zeros_like(seconds["whole"])
     for ablation, layer in zip(ABLATIONS, layers.layers, strict=True):
         if layer.in_sum:
             running = running + ablation.seconds(seconds)
         yield Slice(
-            name=layer.name,
-            microseconds=layer.microseconds,
+            **msgspec.structs.asdict(layer),
             running_microseconds=median_interval((running * 1e6).tolist()) if layer.in_sum else None,
-            in_sum=layer.in_sum,
             keys=[key.key for key in path if _slice_of(key) == layer.name],
-            method=layer.experiment,
-            why_not=layer.why_not,
         )
 
 

@@ -9,7 +9,7 @@ import msgspec
 from rich import box
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 ROWS_SHOWN = 60
@@ -19,7 +19,7 @@ LINES_SHOWN = 12
 """Of a text of several lines, and of the records in one cell."""
 
 SHORT_TEXT = 30
-"""Characters of a text that is not wrapped, and that stands in a cell with others."""
+"""Characters of a text that stands in a cell with others; a reason may be longer."""
 
 READ_AS = {
     "call": "call_seconds", "device_bound_index": "kernel_share", "fraction": "share", "step": "step_seconds",
@@ -58,7 +58,7 @@ def _readable(value: Any, left_out: Set[str]) -> Any:  # noqa: ANN401 - any valu
 
 def _show_record(record: Record, console: Console) -> None:
     """The single values of `record`, then each part of it: a text, a record or a list of records."""
-    facts = Table.grid(padding=(0, 2))
+    facts = Table.grid("", Column(overflow="fold"), padding=(0, 2))
     parts = []
     for name, value in record.items():
         if _is_part(value):
@@ -110,22 +110,12 @@ def records_table(title: str, records: Sequence[Record]) -> Table:
             made.add_column(
                 _label(name).replace(" ", "\n"),
                 justify="right" if numbers else "left",
-                no_wrap=not any(map(_is_wrapped, values)),
-                overflow="fold",
+                overflow="fold",  # in a narrow terminal a number may have two lines, but all its digits
             )
             columns.append([Text(_text(name, value)) for value in values])
     for cells in zip(*columns, strict=True):
         made.add_row(*cells)
     return made
-
-
-def _is_wrapped(value: object) -> bool:
-    """Whether `value` may be broken into lines: a long text, words or named numbers, but no record."""
-    if isinstance(value, list):
-        return bool(value) and not isinstance(value[0], dict)
-    if isinstance(value, dict):
-        return not _is_interval(value)
-    return isinstance(value, str) and len(value) > SHORT_TEXT
 
 
 def _flat(record: Record) -> dict[str, Any]:
@@ -158,7 +148,8 @@ def _text(name: str, value: Any, between: str = " ") -> str:  # noqa: ANN401 - a
     if isinstance(value, dict):
         if _is_interval(value):
             return _interval(name, value)
-        return ", ".join(f"{_label(key)} {_text(key, each)}" for key, each in value.items())
+        unit = "bytes" if name.endswith("by_kind") else None
+        return ", ".join(f"{_label(key)} {_text(unit or key, each)}" for key, each in value.items())
     return str(value).removeprefix("aten::")
 
 
@@ -171,10 +162,10 @@ def _interval(name: str, record: Record) -> str:
 
 
 def _line(record: Record) -> str:
-    """A record in a cell: its short values, and the names of the flags that are set."""
+    """A record in a cell: its short values, why one is missing, and the names of the flags that are set."""
     shown = ((name, value) for name, value in record.items() if value is not False and value not in EMPTY)
-    words = (_label(name) if value is True else _text(name, value) for name, value in shown)
-    return " ".join(word for word in words if len(word) <= SHORT_TEXT)
+    words = ((name, _label(name) if value is True else _text(name, value)) for name, value in shown)
+    return " ".join(word for name, word in words if len(word) <= SHORT_TEXT or name == "why_not")
 
 
 def _size(lengths: Sequence[int]) -> str:

@@ -332,7 +332,7 @@ class OperatorsBody(StudyBody):
 class OperatorBody(StudyBody):
     """One operator's call on tensors of [size, size], and the state of torch around it."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"expression": "torch.add(a, b)"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"expression": "torch.add(x, y)"}]})
 
     expression: Annotated[str, Field(max_length=LONGEST_CALL), AfterValidator(_known_call)] = Field(
         default=OPERATOR_CALLS["add"],

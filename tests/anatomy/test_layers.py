@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.anatomy import operator_call
+from service.anatomy.common import StudyError
 from service.anatomy.layers import study, variants
 from service.measure.cases import Bench
 from service.modes import GradMode
@@ -68,6 +69,22 @@ def test_a_whole_that_is_not_the_sum_is_reported(share: float) -> None:
     assert found.agrees == (abs(1 / share - 1) <= 0.15)
 
 
+@pytest.mark.parametrize(("lost", "known"), [(1, True), (2, False)])
+def test_a_kernel_is_left_out_where_too_few_rounds_have_its_time(lost: int, known: bool) -> None:
+    setup = variants.Setup(torch.device("cuda"), torch.float32, variants.State("enabled"), NO_LOOPS)
+    graph = np.array([1e-6] * (7 - lost) + [np.inf] * lost)
+    found = study.VariantSeconds(setup, variants.OPERATIONS["add"], {"graph": graph})
+    kernel = study._layer(study.ABLATIONS[-1], found, in_sum=False)
+    assert (kernel.microseconds is not None) == known
+    assert kernel.why_not == (None if known else study.HOST_BEHIND)
+
+
+def test_a_missing_compiler_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(StudyError, match=r"install g\+\+, or set CXX"):
+        variants._library(tmp_path, quiet)
+
+
 EXAMPLE = Path(__file__).parent / "operator_call_finding.json"
 GRADS: tuple[GradMode, ...] = ("enabled", "no_grad", "inference_mode")
 
@@ -80,7 +97,7 @@ def follow(bench: Bench, **arguments: Any) -> operator_call.OperatorCallFinding:
 
 @pytest.fixture(scope="module")
 def call_finding(bench: Bench) -> operator_call.OperatorCallFinding:
-    return follow(bench, expression="torch.add(a, b)")
+    return follow(bench)
 
 
 @pytest.mark.parametrize("autocast", [False, True])

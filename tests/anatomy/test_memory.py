@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import torch
+from rich.filesize import decimal
 
 from service.anatomy import memory as memory_resident
 from service.anatomy.common import StudyError
@@ -51,6 +52,7 @@ def test_static_memory_is_the_weights_the_tables_the_cache_and_the_inputs(bench:
     assert held["buffers"] == sum(b.numel() * b.element_size() for b in bench.model.buffers())
     assert held["inputs"] == 8 * (sum(bench.buffers[1].chunks) + 4)
     assert finding.allocator is None  # on a CPU
+    assert f"parameter {decimal(held['parameters'])}, cache" in printed(finding)
     text = printed(msgspec.structs.replace(finding, allocator=memory_resident.statistics(STATS, 32)))
     for word in ("parameters", "cache", "eager", "fragmentation", "graph_pool"):
         assert word in text

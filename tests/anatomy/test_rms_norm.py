@@ -54,10 +54,11 @@ def test_both_forms_compile_without_a_break_and_fit_the_eager_one(finding: rms_n
         assert form.kernels is None or form.kernels > 0
 
 
+@pytest.mark.parametrize("factor", [1.0, torch.nan])
 def test_a_form_that_computes_something_else_is_refused(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
-    monkeypatch.setattr(rms_norm, "rms_norm_operator", lambda: lambda x, weight, epsilon: x * weight)
+    monkeypatch.setattr(rms_norm, "rms_norm_operator", lambda: lambda x, weight, epsilon: x * weight * factor)
     monkeypatch.setattr(rms_norm, "_compiled", lambda norm, inputs: (rms_norm.surrounded(norm), 1))
     with pytest.raises(StudyError, match="differs from ATen's"):
         rms_norm.compare_rms_norm(bench, rms_norm.RmsNormArguments(rows=4, rounds=6), quiet)

@@ -145,10 +145,12 @@ def test_a_batch_size_adds_a_bucket_only_above_the_largest(
 ) -> None:
     seen = []
     monkeypatch.setattr(studies, "main", lambda *given: seen.append(given))
-    ended = CliRunner().invoke(app, ["anatomy", f"--batch-size={size}"])
+    further = ["--set", "grad=no_grad", "--set", "sizes=[1, 2]"]
+    ended = CliRunner().invoke(app, ["anatomy", f"--batch-size={size}", *further])
     assert ended.exit_code == 0, ended.output
     ((settings, name, arguments, _),) = seen
     assert (settings.batch_sizes, name, arguments["batch_size"]) == (buckets, "operators", size)
+    assert (arguments["grad"], arguments["sizes"]) == ("no_grad", [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -246,17 +248,25 @@ class Shown(msgspec.Struct):
     parts: list[Part]
     source: str
     notes: list[str]
+    blame: str = "service/anatomy/probes/compiler.py:61"
+
+
+REASON = "a reason that is longer than short texts"
 
 
 def test_a_terminal_shows_every_value_in_its_unit_and_says_what_it_leaves_out() -> None:
-    saved = [{"of": "w", "storage": 0, "size_bytes": 1_000, "is_view": True, "in_sum": False, "why": None}]
+    saved = [{"of": "w", "size_bytes": 1_000, "is_view": True, "in_sum": False, "why_not": REASON}]
     rows = [Part(f"row{number}", 5e-6, ["AutogradCPU", "CPU"], saved) for number in range(ROWS_SHOWN + 3)]
     lines = "\n".join(f"line{number}" for number in range(30))
     wall = Interval(12e-6, 11e-6, 14e-6, 9)
-    text = printed(Shown(wall, 2_000, 0.25, rows, lines, ["a [bold] note", "another"]))
-    values = "12 µs [11, 14] | 2.0 kB | 25 % | 5 µs | AutogradCPU CPU | w 0 1.0 kB is view | a [bold] note"
+    shown = Shown(wall, 2_000, 0.25, rows, lines, ["a [bold] note", "another"])
+    text = printed(shown)
+    values = "12 µs [11, 14] | 2.0 kB | 25 % | 5 µs | AutogradCPU CPU | kB is view a reason | a [bold] note"
     said = "row59", f"{ROWS_SHOWN} of {len(rows)}; --json has all", "… 18 more; --json has them"
     found = [*values.split(" | "), *said]
     assert [words for words in found if words not in text] == []
     assert [words for words in ("absent", "row60", "line12") if words in text] == []
+    narrow = printed(shown, width=40)  # where a cell has more lines, and not a character less
+    first, second = (sorted("".join(words.split()).replace("─", "")) for words in (text, narrow))
+    assert first == second
     assert "[" not in printed(Shown(Interval(1.0, -math.inf, math.inf, 1), 0, 0, [], "", []))

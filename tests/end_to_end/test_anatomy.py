@@ -12,7 +12,6 @@ import httpx
 import psutil
 import pytest
 
-from service.study_names import NOT_ON_CPU
 from tests.support.serving import until
 from tests.support.whole_service import WholeService
 
@@ -90,15 +89,6 @@ def test_the_engine_is_as_before_after(client: httpx.Client, path: str, body: di
     after, bytes_after = engine_now(client)
     assert after == before
     assert abs(bytes_after - bytes_before) < SETTLED_BYTES
-
-
-@pytest.mark.parametrize("name", NOT_ON_CPU)
-def test_a_probe_that_a_cpu_cannot_show_is_refused_with_the_reason(client: httpx.Client, name: str) -> None:
-    answer = client.post(f"/v1/probes/{name}")
-    assert answer.status_code == 422
-    detail = answer.json()["error"]
-    assert (detail["type"], detail["param"]) == ("unsupported_here", "name")
-    assert NOT_ON_CPU[name] in detail["message"]
 
 
 def test_a_request_during_a_study_waits_and_the_wait_is_its_queue(client: httpx.Client) -> None:

@@ -19,7 +19,7 @@ from service.front.errors import NotFound
 from service.front.routes import studies
 from service.front.schemas import STUDY_BODIES
 from service.front.study_runner import Findings, StudyResult
-from service.study_names import NOT_ON_CPU, PROBES
+from service.study_names import PROBES
 from tests.front.test_studies import Place, place
 from tests.support.fake_anatomy import TRACE_FILE
 from tests.support.serving import events as events_of
@@ -285,7 +285,6 @@ def test_the_probes_are_listed_with_what_each_teaches(here: Place) -> None:
     assert [probe["name"] for probe in listed] == list(PROBES)
     assert len(listed) >= 10
     assert all(probe["teaches"] for probe in listed)
-    assert {p["name"]: p["not_on_cpu"] for p in listed if p["not_on_cpu"]} == NOT_ON_CPU
 
 
 def test_a_probe_is_run_by_its_name_and_an_unknown_one_is_refused_with_the_names(here: Place) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from service.anatomy.operators.study import OperatorsArguments, list_operators
-from service.anatomy.probes.study import ProbesArguments, run_probe
 from service.measure.cases import Bench
 from service.records import EngineSettings
 from service.step.trace import LAUNCH_CALLS
-from service.study_names import NOT_ON_CPU
 from tests.gpu import NEEDS_CUDA
 
 pytestmark = NEEDS_CUDA
@@ -36,20 +32,3 @@ def test_launches_and_kernels_are_the_profilers(tmp_path_factory: pytest.TempPat
     assert finding.kernel_table is not None
     assert finding.kernel_table.kernels >= finding.launches
     assert finding.syncs == []
-
-
-@pytest.mark.parametrize("name", NOT_ON_CPU)
-def test_a_probe_that_needs_cuda_moves_its_counter_and_gives_its_memory_back(
-    tmp_path_factory: pytest.TempPathFactory, name: str
-) -> None:
-    cache = str(tmp_path_factory.mktemp("cache"))
-    modes = ["inference_mode"]
-    bench = Bench(EngineSettings(address="", modes=modes, batch_sizes=[1], cache_folder=cache))
-    # What earlier tests left in reference cycles would be collected meanwhile.
-    gc.collect()
-    before = torch.cuda.memory_allocated()
-    finding = run_probe(bench, ProbesArguments(name=name, repeats=9), lambda words: None)
-    assert (finding.counter.before, finding.counter.after) == (0, 1)
-    assert finding.blame.startswith("service/anatomy/probes/memory.py:")
-    gc.collect()
-    assert torch.cuda.memory_allocated() == before

@@ -121,6 +121,12 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "config not JSON": (lambda f: (f / "config.json").write_text("{layers"), "not a configuration.*again"),
     "config with a field too few": (lambda f: rewrite_config(f, width=None), "width.*again"),
     "config with a field too many": (lambda f: rewrite_config(f, contxt=9), "unknown fields.*contxt"),
+    "config with a size beyond 64 bits": (
+        lambda f: rewrite_config(f, hidden=10**30), "no tensor can have.*again"
+    ),
+    "config with a product beyond 64 bits": (
+        lambda f: rewrite_config(f, vocabulary=10**18), "no tensor can have.*again"
+    ),
     "config with odd heads": (lambda f: rewrite_config(f, heads=3, kv_heads=2), "multiple of kv_heads"),
     "Hugging Face's config": (
         lambda f: (f / "config.json").write_text('{"model_type": "llama"}'), "serve it as hf:"

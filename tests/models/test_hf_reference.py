@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
+from loadtests.peers.reference import Reference
 from loadtests.plan.prompts import read_prompts
 from models import checkpoint
 from models.config import Config
@@ -92,7 +94,7 @@ WANTED: dict[str, Any] = {"texts": read_prompts(), "count": 3, "prompt_tokens": 
 
 
 def test_tokens_and_margins_are_those_of_steps_written_out_plainly(tmp_path: Path) -> None:
-    reference = make("tiny", tmp_path, **WANTED)
+    reference = msgspec.convert(make("tiny", tmp_path, **WANTED), Reference)
     tokens, logits = greedy(
         checkpoint.build("tiny", 3), [row.prompt_tokens for row in reference.rows], new=6, chunk=16
     )

@@ -21,24 +21,8 @@ from service.engine.inbox import local_job
 from service.engine.text import Completions
 
 PIECES = [
-    "<unk>",
-    "a",
-    "b",
-    "ab",
-    " ",
-    "▁",
-    "▁a",
-    "▁▁",
-    "##a",
-    ".",
-    "'",
-    "n't",
-    "'m",
-    " do not",
-    "a</w>",
-    "é",
-    "�",
-]
+    "<unk>", "a", "b", "ab", " ", "▁", "▁a", "▁▁", "##a", ".", "'", "n't", "'m", " do not", "a</w>", "é", "�",
+]  # fmt: skip
 FALLBACK = {piece: number for number, piece in enumerate(PIECES)}
 FIRST_BYTE = len(FALLBACK)
 FALLBACK |= {f"<0x{byte:02X}>": FIRST_BYTE + byte for byte in range(256)}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.checkpoint import CheckpointError
-from models.hf import adapter, loading
+from models.hf import adapter
 from tests.models.test_hf_models import opened
 from tests.support.hf_folders import CONTEXT, VOCABULARY, WINDOW, transformers, write_model
 
@@ -82,31 +82,8 @@ def test_the_context_of_longrope_ends_where_its_positions_change(
         opened(folder, context=2 * ORIGINAL)
 
 
-def test_a_row_of_longrope_is_the_same_alone_and_beside_a_long_one(tmp_path: Path) -> None:
-    model = opened(longrope(tmp_path / "model"))
-    text = torch.randint(VOCABULARY, (2, ORIGINAL), generator=torch.Generator().manual_seed(3))
-    zeros = torch.zeros(2, dtype=torch.int64)
-    with torch.no_grad():
-        beside = model(text, zeros, torch.tensor([8, ORIGINAL - 1]), model.new_cache(2, torch.float32))[0][0]
-        alone = model(text[:1, :16], zeros[:1], zeros[:1] + 8, model.new_cache(1, torch.float32))[0][0]
-    torch.testing.assert_close(beside, alone, rtol=1e-3, atol=1e-3)
-
-
-def test_yarn_is_checked_beyond_its_original_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = list[tuple[int, ...]]()
-    monkeypatch.setattr(loading, "_compare", lambda model, lengths, *_: compared.append(lengths))
-    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 1e4}
-    opened(write_model(tmp_path / "model", "llama", rope_parameters=scaling))
-    assert compared == [loading.LENGTHS, (128 + loading.BEYOND, 128), (CONTEXT,)]
-
-
 @pytest.mark.parametrize("window", [64, 512])
 def test_a_window_that_the_library_keeps_for_itself_bounds_the_context(tmp_path: Path, window: int) -> None:
     attention = {"attention_types": [[["global", "local"], 1]], "window_size": window}
     folder = write_model(tmp_path / "model", "gpt_neo", num_layers=2, num_heads=4, **attention)
     assert opened(folder).config.context == window
-
-
-def test_a_table_of_positions_as_long_as_the_context_is_served_to_its_end(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", "mpt", d_model=48, n_layers=2, n_heads=4, max_seq_len=CONTEXT)
-    assert opened(folder).config.context == CONTEXT

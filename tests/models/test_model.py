@@ -8,7 +8,7 @@ from torch.autograd.graph import Node
 
 from models import checkpoint
 from models.config import Config, ConfigError
-from models.served import laid_out, lay_out, layout_of, linears
+from models.served import lay_out, layout_of, linears
 from models.transformer import Transformer
 from tests.support.small_models import SMALL, greedy
 
@@ -78,13 +78,6 @@ def test_a_shape_that_cannot_be_built_names_the_field(field: str, changes: dict[
 
 
 # Layouts of linear weights
-
-
-def test_a_transposed_weight_has_its_shape_and_values_in_another_order() -> None:
-    weight = torch.arange(6.0).view(2, 3)
-    moved = laid_out(weight, "transposed")
-    assert torch.equal(moved, weight)
-    assert (moved.stride(), laid_out(moved, "aten").stride()) == ((1, 2), (3, 1))
 
 
 def test_all_linear_layers_are_laid_out_and_compute_the_same() -> None:

@@ -40,8 +40,8 @@ def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
 
 
 def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(tmp_path: Path) -> None:
-    progress = list(train.Trainer(PLAN, SMALL).run(TEXT, TOKENIZER, tmp_path))
-    seen = [now.bits_per_byte for now in progress if now.bits_per_byte is not None]
+    progress = train.train(PLAN, SMALL, TEXT, TOKENIZER, tmp_path)
+    seen = [measured for *_, measured in progress if measured is not None]
     uniform = len(TOKENIZER.encode(TEXT.held_out[0])) * 12 / TEXT.held_out_bytes
     assert len(seen) == 2
     assert seen[-1] < seen[0] < uniform

@@ -47,7 +47,6 @@ def configuration(kind: str, **changes: Any) -> Any:
         ),
         "phi3": (transformers.Phi3Config, grouped),
         "gpt_neo": (transformers.GPTNeoConfig, {}),
-        "mpt": (transformers.MptConfig, {}),
         "mistral": (transformers.MistralConfig, {**grouped, "sliding_window": WINDOW}),
     }
     build, own = kinds[kind]

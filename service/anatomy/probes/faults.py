@@ -28,14 +28,10 @@ from service.anatomy.operators.calls import Operand, SourceLine, record
 from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
 from service.records import Phase
-from service.statistics.intervals import median_interval
 from service.step.buffers import DECODE_POSITION, Buffers, allocate
 
 WARM_PASSES = 3
 """Untimed calls before a timed one: the first ones after other code take longer."""
-
-NOTE_REPEATS = 25
-"""Repeats of what a note gives a time for."""
 
 EVENTS = 6
 """Repeats where every faulty call compiles: the fewest that give a 95 % interval of the median."""
@@ -61,10 +57,7 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True)
 class FaultComparison:
-    """Both steps, warmed; `fault` is the function with the line to blame.
-
-    `most_repeats` limits the repeats where each one compiles. `subject`: what is timed that is no step.
-    """
+    """Both steps, warmed; `fault` has the line to blame. `most_repeats`: fewer, where each one compiles."""
 
     without: TimedStep
     with_fault: TimedStep
@@ -72,13 +65,6 @@ class FaultComparison:
     fault: Callable[..., object]
     notes: list[str] = field(default_factory=list)
     most_repeats: int | None = None
-    subject: str | None = None
-
-
-def median_of(step: TimedStep) -> str:
-    """The time until `step` returns, for a note, in microseconds with its interval."""
-    found = median_interval([step_seconds(step, lambda: None) for _ in range(NOTE_REPEATS)])
-    return f"{found.value * 1e6:.1f} µs [{found.low * 1e6:.1f} to {found.high * 1e6:.1f}]"
 
 
 def step_seconds(step: TimedStep, synchronise: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""Probes of memory: hidden copies, churn, and what only a CUDA device has."""
+"""Probes of memory: hidden copies and churn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from service.anatomy.common import Report, StudyError
 from service.anatomy.probes.faults import (
@@ -19,11 +18,8 @@ from service.anatomy.probes.faults import (
     TimedStep,
     copies,
     hidden_of,
-    median_of,
 )
 from service.step.process_state import mapped_blocks
-from service.step.profiling import attach_profiler, record_steps
-from service.step.trace import DEVICE_WORK, complete_events
 
 SCRATCH_BYTES = tuple(size << 20 for size in (33, 65, 129, 257, 513))
 """The smallest that is mapped by the system each time is used. glibc's mmap threshold is at most 32 MiB, but
@@ -123,53 +119,3 @@ def _per_step(count: Callable[[], int], run: Callable[[], object]) -> float:
     for _ in range(_STEPS_COUNTED):
         run()
     return (count() - before) / _STEPS_COUNTED
-
-
-COPIED_BYTES = 64 << 20
-PAGEABLE = "Pageable"
-"""Kineto names a copy by the kinds of both memories: `Memcpy HtoD (Pageable -> Device)`."""
-
-
-def pinned_copy(probed: ProbedModel, report: Report) -> FaultComparison:
-    """A copy to the device with `non_blocking=True`, from pinned and from pageable memory."""
-    device, wait = probed.bench.device, probed.bench.synchronise
-    target = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
-    pageable = torch.ones(COPIED_BYTES, dtype=torch.uint8)
-    pinned = pageable.pin_memory()
-
-    def without() -> Tensor:
-        return target.copy_(pinned, non_blocking=True)
-
-    def with_fault() -> Tensor:
-        return target.copy_(pageable, non_blocking=True)  # the fault
-
-    report("counting copies from pageable memory")
-    returned = [
-        median_of(TimedStep(call, prepare=wait, after=wait, warm_passes=0)) for call in (without, with_fault)
-    ]
-    return FaultComparison(
-        without=TimedStep(without),
-        with_fault=TimedStep(with_fault),
-        subject=f"one copy of {COPIED_BYTES >> 20} MiB to the device, until it has arrived",
-        counter=Counter(
-            "pageable_copies_per_call",
-            _pageable_copies(device, without),
-            _pageable_copies(device, with_fault),
-        ),
-        fault=with_fault,
-        notes=[
-            f"The call returned after {returned[0]} from pinned memory, and after {returned[1]} from "
-            "pageable memory. The host can issue nothing else meanwhile."
-        ],
-    )
-
-
-def _pageable_copies(device: torch.device, run: Callable[[], Tensor]) -> int:
-    """Copies from pageable memory in one call. Raises StudyError where the profiler saw no copy at all."""
-    attach_profiler(device)
-    events = complete_events(record_steps(device, run, 1))
-    copied = [event["name"] for event in events if event.get("cat") in DEVICE_WORK - {"kernel"}]
-    if not copied:
-        message = "the profiler saw no copy: is CUPTI allowed here? run `make gpu-check`"
-        raise StudyError("unsupported_here", message)
-    return sum(PAGEABLE in name for name in copied)

@@ -24,7 +24,7 @@ from service.measure.cases import Bench
 from service.measure.rounds import in_rounds
 from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
-from service.study_names import NOT_ON_CPU, PROBES
+from service.study_names import PROBES
 
 SMALLEST_DIFFERENCE = 0.01
 """A smaller difference is none, whatever its interval: two copies of one step differ by as much."""
@@ -41,11 +41,9 @@ class ProbesArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A probe's result. Times are seconds of one step, or of `subject`, until `device` has finished.
-
-    `phase` and `layers` are None where that is no step of the model. `ratio` is the time with the fault over
-    that without, per pair. `verdict` is another than none only where the interval of `ratio` excludes 1 and
-    it differs from 1 by SMALLEST_DIFFERENCE.
+    """A probe's result. Times are seconds of one step, until `device` has finished; `ratio` is the time with
+    the fault over that without, per pair. `verdict` is another than none only where the interval of `ratio`
+    excludes 1 and it differs from 1 by SMALLEST_DIFFERENCE.
     """
 
     name: str
@@ -60,9 +58,8 @@ class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
     device: str
     batch_size: int
-    subject: str
-    phase: Phase | None
-    layers: int | None
+    phase: Phase
+    layers: int
 
 
 def run_probe(bench: Bench, arguments: ProbesArguments, report: Report) -> ProbeFinding:
@@ -73,9 +70,6 @@ def run_probe(bench: Bench, arguments: ProbesArguments, report: Report) -> Probe
     if arguments.name not in TABLE:
         known = ", ".join(TABLE)
         raise StudyError("not_found", f"no probe '{arguments.name[:64]}'; try one of {known}", "name")
-    if bench.device.type == "cpu" and arguments.name in NOT_ON_CPU:
-        message = f"{NOT_ON_CPU[arguments.name]}; run it on a CUDA device"
-        raise StudyError("unsupported_here", message, "name")
     probe = TABLE[arguments.name]
     with as_found(bench, probe.resets, probe.recompile_limit):
         return _measure(bench, probe, arguments, report)
@@ -91,8 +85,6 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
     timed = {side: partial(step_seconds, step, bench.synchronise) for side, step in steps.items()}
     without, with_fault = in_rounds(timed, repeats, "0").values()
     ratio = median_of_ratios(with_fault, without)
-    bucket, layers = probed.buffers.bucket, probed.model.config.layers
-    of_the_model = comparison.subject is None
     return ProbeFinding(
         name=arguments.name,
         without=MedianSeconds.of(median_interval(without)),
@@ -105,10 +97,9 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
         teaches=PROBES[arguments.name],
         notes=notes,
         device=bench.device.type,
-        batch_size=bucket,
-        subject=comparison.subject or f"one {probe.phase} step, {layers} layers, batch {bucket}",
-        phase=probe.phase if of_the_model else None,
-        layers=layers if of_the_model else None,
+        batch_size=probed.buffers.bucket,
+        phase=probe.phase,
+        layers=probed.model.config.layers,
     )
 
 
@@ -170,10 +161,6 @@ TABLE: dict[str, Probe] = {
     "autocast": Probe(
         eager.autocast,
         cure="Cast the weights once (`--dtype bfloat16`): autocast is for training in float32."
-    ),
-    "pinned-copy": Probe(
-        memory.pinned_copy,
-        cure="Copy through one buffer that is kept and pinned, `torch.empty(…, pin_memory=True)`.",
     ),
 }  # fmt: skip
 """Every probe, by the names in `service.study_names`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -131,8 +130,6 @@ def run_untaped(
 ROWS, WIDTH = 32, 64
 """Of the activation `x`, as the texts of TAPE_EXPRESSIONS have them."""
 
-_FILE = "<expression>"
-
 
 @dataclass(frozen=True, slots=True)
 class Computation:
@@ -156,9 +153,7 @@ def choose_computation(bench: Bench, name: str, bucket: int, phase: Phase) -> Co
 
 
 def _expression(bench: Bench, source: str) -> Computation:
-    code = compile(source, _FILE, "eval")
-    # The text of a calling line shows whether a `detach` was written there: see `CallsSeen`.
-    linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
+    code = compile(source, "<expression>", "eval")
     generator = torch.Generator().manual_seed(0)
     shapes = {"x": (ROWS, WIDTH), "w": (WIDTH, WIDTH), "b": (WIDTH,)}
     tensors = {

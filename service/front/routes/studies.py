@@ -36,7 +36,7 @@ from service.front.routes.state import AppState, state_of
 from service.front.schemas import STUDY_BODIES, StudyBody
 from service.front.study_runner import Heard, KeptFinding, StudyResult, unheard
 from service.records import Phase
-from service.study_names import NOT_ON_CPU, PROBES
+from service.study_names import PROBES
 
 
 class StudyProgressEvent(TypedDict):
@@ -263,11 +263,10 @@ class StudyStream(EventAnswer):
 
 
 class ProbeName(TypedDict):
-    """One live experiment, and what it teaches; `not_on_cpu` is why it needs CUDA, null where it does not."""
+    """One live experiment, and what it teaches."""
 
     name: str
     teaches: str
-    not_on_cpu: str | None
 
 
 class ProbesAnswer(TypedDict):
@@ -311,10 +310,7 @@ NAMES = Path(json_schema_extra={"enum": [*PROBES], "examples": ["hidden-copy"]})
 @router.get("/probes", responses={200: {"model": ProbesAnswer}})
 async def probes() -> Response:
     """The probes by name, with what each teaches."""
-    listed = [
-        {"name": name, "teaches": teaches, "not_on_cpu": NOT_ON_CPU.get(name)}
-        for name, teaches in PROBES.items()
-    ]
+    listed = [{"name": name, "teaches": teaches} for name, teaches in PROBES.items()]
     return reply({"probes": listed})
 
 

@@ -95,7 +95,7 @@ def test_the_slider_scrubs_through_every_slice_with_its_time_and_the_sum_so_far(
             assert f"not measured: {one['why_not']}" in said
         else:
             assert quantity(said) == pytest.approx(one["microseconds"]["value"] * 1e-6, rel=6e-3)
-            assert one["method"] in said
+            assert one["experiment"] in said
         assert ("not in the sum" in said) == (one["microseconds"] is not None and not one["in_sum"])
         if one["running_microseconds"]:
             so_far = quantity(said.partition("So far")[2])

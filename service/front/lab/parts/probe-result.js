@@ -32,7 +32,7 @@ export function ProbeResult({ result }) {
       <dd>${cure}</dd>
     </dl>
     ${notes.map((note) => html`<p class="note" key=${note}>${note}</p>`)}
-    ${result.phase && html`<p class="note">${ofStep(result)}</p>`}
+    <p class="note">${ofStep(result)}</p>
   </div>`;
 }
 

@@ -56,13 +56,13 @@ function Bar({ slices, at }) {
 }
 
 function One({ slice }) {
-  const { name, keys, running_microseconds: running, why_not, method } = slice;
+  const { name, keys, running_microseconds: running, why_not, experiment } = slice;
   return html`<div class="one" data-slice=${name} role="status">
     <h2>${name}</h2>
     <p>${MEANINGS[name]} ${keys.map((key) => html`<code class="key" key=${key}>${key}</code> `)}</p>
     <p><${SliceTime} slice=${slice} large /></p>
     ${running && html`<p>So far <${Interval} ...${micros(running)} /></p>`}
-    ${why_not === null && html`<p class="note">How it is separated: ${method}.</p>`}
+    ${why_not === null && html`<p class="note">How it is separated: ${experiment}.</p>`}
   </div>`;
 }
 
@@ -81,7 +81,11 @@ export const SLICE_COLUMNS = [
   { key: "microseconds", title: "time", show: (slice) => html`<${SliceTime} slice=${slice} />` },
   { key: "running", title: "sum so far", numeric: true, show: runningOf },
   { key: "keys", title: "keys whose kernels it is", show: ({ keys }) => keys.join(", ") || null },
-  { key: "method", title: "separated by", show: ({ why_not, method }) => (why_not === null ? method : null) },
+  {
+    key: "experiment",
+    title: "separated by",
+    show: ({ why_not, experiment }) => (why_not === null ? experiment : null),
+  },
 ];
 
 /** Whether the sum of the slices is the whole call, in a sentence. */
