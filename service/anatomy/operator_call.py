@@ -143,7 +143,7 @@ def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) 
         calls = dispatched(call, keys)
     path = [key for each in calls for key in each.keys or ()]
     return OperatorCallFinding(
-        **msgspec.structs.asdict(arguments),
+        **msgspec.structs.asdict(arguments) | {"expression": layers.statement},
         **{name: getattr(layers, name) for name in Agreeing.__struct_fields__},
         operator=layers.operation,
         device=setup.device.type,
