@@ -118,7 +118,7 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
         5: (
             _verb("timeline", 60, "eager's step over reduce-overhead's", "anatomy", *timeline, "--json"),
             _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", "--json"),
-            _verb("budget", 90, "dispatch, kernels, roofline by batch", "anatomy", "--budget", "--json"),
+            _verb("budget", 90, "dispatch and kernels by batch", "anatomy", "--budget", "--json"),
             _verb("kernels", 60, "kernels of a step", "anatomy", "--mode", "reduce-overhead", "--json"),
         ),
     }
