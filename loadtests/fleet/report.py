@@ -140,9 +140,11 @@ def _sentences(rows: Sequence[Row]) -> list[str]:
             of_model = f"{model}: " if len(models) > 1 else ""
             what = "Most tokens per second" if several else "One machine alone"
             found.append(f"{of_model}{what}: {where}.")
+    if not found:
+        found.append("No valid sweep: no machine and no mode can be named.")
     if few := sorted({row.entry.name for row in rows if not row.decided}):
         found.append(f"The mode of {listed(few)} is not resolved at each batch size.")
-    return found or ["No valid sweep: no machine and no mode can be named."]
+    return found
 
 
 def _answer(rows: Sequence[Row]) -> Section:

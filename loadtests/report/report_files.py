@@ -34,8 +34,8 @@ def write_report(findings: Findings) -> dict[str, Any]:
 
 
 PLOTS = (
-    plots.speedups, plots.parts, plots.latency, plots.throughput, plots.index_map, load_section.saturation,
-    plots.timeline,
+    plots.speedups, plots.parts, plots.latency, plots.throughput, plots.index_map, plots.trade_off,
+    load_section.saturation, plots.timeline,
 )  # fmt: skip
 """In the page's order; each is None where it has no data."""
 
@@ -101,9 +101,16 @@ def headline(findings: Findings) -> dict[str, Any]:
     }
 
 
+_OF_A_CHOICE = (
+    "effective", "fastest", "baseline", "equivalent", "unresolved", "rounds_needed", "speedup",
+    "speedup_over_eager", "payback_requests", "cold_payback_requests",
+)  # fmt: skip
+"""None where there were too few rounds for one."""
+
+
 def _batch(verdict: Verdict) -> dict[str, Any]:
     choice, shipped, decode = verdict.choice, verdict.shipped, verdict.baseline.decode
-    found: dict[str, Any] = {
+    found: dict[str, Any] = dict.fromkeys(_OF_A_CHOICE) | {
         "batch_size": verdict.batch_size,
         "ship": None,
         "state": "not resolved",

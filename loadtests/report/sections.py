@@ -239,9 +239,9 @@ DESIGN = ("inference_mode", "cuda-graph", "compiled", "reduce-overhead")
 
 def _fusion_section(findings: Findings) -> Section | None:
     """None where one of the four was not swept, or ran as something else, as without CUDA."""
-    swept = {summary.cell.mode for verdict in findings.main for summary in verdict.modes}
+    whole = [one for one in findings.main if {s.cell.mode for s in one.modes}.issuperset(DESIGN)]
     ran = [findings.results.run.mode(mode).get("effective") or mode for mode in DESIGN]
-    if not swept.issuperset(DESIGN) or tuple(ran) != DESIGN or findings.results.device != "cuda":
+    if not whole or tuple(ran) != DESIGN or findings.results.device != "cuda":
         return None
     note = (
         "Latency per request with kernels as they are or fused, launched one by one by the host or replayed "
@@ -249,7 +249,7 @@ def _fusion_section(findings: Findings) -> Section | None:
         "(95 %). Where replaying buys less once kernels are fused, fusion had "
         "removed launches already."
     )
-    return Section("Fusion × launch", note, [_design(findings, verdict) for verdict in findings.main])
+    return Section("Fusion × launch", note, [_design(findings, verdict) for verdict in whole])
 
 
 def _design(findings: Findings, verdict: Verdict) -> Table:

@@ -375,6 +375,13 @@ def test_a_machine_whose_sweep_is_not_valid_is_said_first_and_wins_nothing(tmp_p
     assert found["headline"] in done.stdout
 
 
+def test_where_no_sweep_is_valid_no_machine_is_named(tmp_path: Path) -> None:
+    bad = measured(tmp_path, task("bad", state="not valid"), CLEAR | {"compiled": 0.69}, scatter=0.3, fail=1)
+    headline = make_fleet_report(fleet_in(tmp_path, bad))["headline"]
+    assert headline.startswith("NOT VALID: A (bad). No valid sweep: no machine and no mode can be named.")
+    assert "is not resolved at each batch size" in headline
+
+
 def test_models_are_not_compared_with_each_other(tmp_path: Path) -> None:
     tiny, small = (measured(tmp_path, task("m", model)) for model in ("tiny", "small"))
     headline = make_fleet_report(fleet_in(tmp_path, tiny, small))["headline"]
