@@ -27,7 +27,7 @@ from loadtests.run.rows import RowsError
 from loadtests.run.run_file import SweepRun
 from service.statistics.choice import LATENCY_SCATTER, difference
 from tests.support.made_plans import make_plan
-from tests.support.made_results import CLEAR, edit_rows, edit_run, make_load, make_results
+from tests.support.made_results import CLEAR, edit_run, make_results
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled"], [1, 4])
 CELLS = 6
@@ -277,7 +277,7 @@ def test_the_lowest_run_is_named_and_the_others_are_not_apart_from_each_other(
     precisions: Picture, folders: list[Path], tmp_path: Path
 ) -> None:
     _, found = precisions
-    assert found["headline"] == "Lowest latency: A (bfloat16) at batch 1 and batch 4."
+    assert found["headline"] == "Lowest latency: A (bfloat16) with compiled at batch 1 and batch 4."
     assert {group["winner"] for group in found["groups"]} == {"A (bfloat16) with compiled"}
     near = make_picture(folders[1:], tmp_path)
     assert near["headline"] == "The runs are not told apart at batch 1 and batch 4."
@@ -347,26 +347,6 @@ def test_runs_without_a_common_cell_say_so(folders: list[Path], tmp_path: Path) 
     found = make_picture([folders[0], other], tmp_path / "out")
     assert "no cells in common" in found["headline"]
     assert found["groups"] == []
-
-
-def test_runs_under_load_stand_side_by_side_at_each_rate_with_their_effective_batch(tmp_path: Path) -> None:
-    folders = [make_load(tmp_path / name, (20, 60), requests=40) for name in ("off", "continuous")]
-    edit_run(folders[1], lambda run: run.engine.update(batching="continuous"))
-    for folder, batch in zip(folders, (1.0, 3.5), strict=True):
-        edit_rows(folder, lambda row, batch=batch: row.update(effective_batch=batch))  # type: ignore[misc]
-    make_picture(folders, tmp_path / "picture")
-    text = (tmp_path / "picture" / "runs.md").read_text()
-    rates = re.findall(r"^\| (\w+) \| (A|B) \((\w+)\) \| (\d+) \| ([\d.]+) ", text, re.MULTILINE)
-    assert rates == [
-        (mode, letter, label, rate, batch)
-        for mode in ("eager", "inference_mode")
-        for rate in ("20", "60")
-        for letter, label, batch in (("A", "off", "1.00"), ("B", "continuous", "3.50"))
-    ]
-    knees = re.findall(r"^\| (eager|inference_mode) \| (A|B) \(\w+\) \| [^|]+ \|$", text, re.MULTILINE)
-    assert len(knees) == 4
-    assert text.count(" | 0 of 8 |") == len(rates)
-    assert "Under load" in (tmp_path / "picture" / "runs.html").read_text()
 
 
 def test_a_ratio_is_float32s_latency_over_that_of_the_same_mode_with_the_scatter_of_sweeps(

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from loadtests.fleet.report import PAGE_FILE, make_fleet_report
+from loadtests.compare.page import FLEET_PAGE_FILE, make_fleet_picture
 from loadtests.fleet.run import Fleet, alive, begin, installed_code, read_fleet, tasks_of
 from service.ray_cluster import connected, environment
 from tests.loadtests.fleet.fake_sweep import command
@@ -80,8 +80,8 @@ def test_a_task_whose_node_dies_is_run_again_on_another_and_the_report_is_comple
     assert task.state == "complete"
     assert len(list(control.glob("*.begun"))) == 2
     until(lambda: gone(lost), "the end of the lost sweep")
-    assert make_fleet_report(out)["absent"] == {}
-    assert (out / PAGE_FILE).is_file()
+    assert make_fleet_picture(out)["absent"] == {}
+    assert (out / FLEET_PAGE_FILE).is_file()
 
 
 def raylet(node: Any) -> int:

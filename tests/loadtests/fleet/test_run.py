@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import io
 import os
@@ -19,8 +18,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import launchbound
+from loadtests.compare.page import FLEET_PAGE_FILE, make_fleet_picture
 from loadtests.compare.runs import LETTERS
-from loadtests.fleet.report import CSV_FILE, PAGE_FILE, make_fleet_report
 from loadtests.fleet.run import (
     FLEET_FILE,
     LABEL,
@@ -256,7 +255,7 @@ def test_a_command_that_is_stopped_says_how_to_go_on_and_reports_what_has_finish
     assert ended.exit_code == code, ended.output
     assert said in ended.output
     assert f"launchbound fleet --resume {tmp_path}" in ended.output
-    assert (tmp_path / PAGE_FILE).is_file() == (code == EXIT_FAILED)
+    assert (tmp_path / FLEET_PAGE_FILE).is_file() == (code == EXIT_FAILED)
     assert states(tmp_path) == {"a": "not begun" if last == "a" else "complete", "b": "not begun"}
 
 
@@ -321,76 +320,43 @@ def measured(folder: Path, found: FleetTask, relative: dict[str, float] = CLEAR,
     return found
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A machine twice as fast as the other, and one that could not run."""
-    folder = tmp_path_factory.mktemp("fleet")
-    slow = measured(folder, task("slow"), seed=3)
-    fast = measured(folder, task("fast"), TWICE, seed=4)
+def test_the_first_sentence_says_which_machine_and_which_mode_after_what_is_not_there(tmp_path: Path) -> None:
+    """Of a machine twice as fast as the other, and one that could not run."""
+    slow = measured(tmp_path, task("slow"), seed=3)
+    fast = measured(tmp_path, task("fast"), TWICE, seed=4)
     gone = task("gone", state="failed", said="its node died")
-    return folder, make_fleet_report(fleet_in(folder, slow, fast, gone))
-
-
-def test_the_first_sentence_says_which_machine_and_which_mode_after_what_is_not_there(
-    two: tuple[Path, dict[str, Any]],
-) -> None:
-    folder, found = two
+    found = make_fleet_picture(fleet_in(tmp_path, slow, fast, gone))
     assert found["headline"] == (
-        "NOT MEASURED: gone-tiny. Most tokens per second: B (fast) with compiled at batch 1 and batch 4."
+        "NOT MEASURED: gone-tiny. Lowest latency: B (fast) with compiled at batch 1 and batch 4."
     )
-    assert len(found["rows"]) == 4
-    page, text = ((folder / name).read_text() for name in (PAGE_FILE, "fleet.md"))
-    for shown in (found["headline"], "its node died", "(slow)"):
-        assert shown in page
-        assert shown in text
-    assert "src=" not in page.partition("<main>")[0]
-    with (folder / CSV_FILE).open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["task"] for row in rows] == [row["task"] for row in found["rows"]]
-    for row, shown in zip(rows, found["rows"], strict=True):
-        assert float(row["latency_seconds"]) == shown["latency_seconds"]
-
-
-@pytest.mark.parametrize("faster", [1.0, 1.15])
-def test_machines_that_differ_by_less_than_sweeps_of_one_scatter_are_not_called_apart(
-    tmp_path: Path, faster: float
-) -> None:
-    one = measured(tmp_path, task("one"), seed=3)
-    relative = {mode: value / faster for mode, value in CLEAR.items()}
-    other = measured(tmp_path, task("other"), relative, seed=4)
-    headline = make_fleet_report(fleet_in(tmp_path, one, other))["headline"]
-    assert "A (one) with compiled" in headline
-    assert "B (other) with compiled" in headline
-    assert headline.endswith(", not told apart, at batch 1 and batch 4.")
+    assert [run["run"] for run in found["groups"]["tiny"][0]["runs"]] == ["B", "A"]
+    for name in (FLEET_PAGE_FILE, "fleet.md"):
+        text = (tmp_path / name).read_text()
+        assert all(shown in text for shown in (found["headline"], "its node died", "(slow)"))
 
 
 def test_a_machine_whose_sweep_is_not_valid_is_said_first_and_wins_nothing(tmp_path: Path) -> None:
     bad = measured(tmp_path, task("bad", state="not valid"), TWICE, fail=1)
     good = measured(tmp_path, task("good"))
-    found = make_fleet_report(fleet_in(tmp_path, bad, good))
-    assert found["headline"].startswith("NOT VALID: A (bad). One machine alone: B (good) with compiled at ")
-    assert {row["valid"] for row in found["rows"] if row["task"] == bad.name} == {False}
+    found = make_fleet_picture(fleet_in(tmp_path, bad, good))
+    assert found["headline"].startswith("NOT VALID: A (bad). One run alone: B (good) with compiled at ")
     done = CliRunner().invoke(launchbound.app, ["report", str(tmp_path)])
     assert done.exit_code == 1
     assert found["headline"] in done.stdout
-
-
-def test_where_no_sweep_is_valid_no_machine_is_named(tmp_path: Path) -> None:
-    bad = measured(tmp_path, task("bad", state="not valid"), CLEAR | {"compiled": 0.69}, scatter=0.3, fail=1)
-    headline = make_fleet_report(fleet_in(tmp_path, bad))["headline"]
-    assert headline.startswith("NOT VALID: A (bad). No valid sweep: no machine and no mode can be named.")
-    assert "is not resolved at each batch size" in headline
+    headline = make_fleet_picture(fleet_in(tmp_path, bad))["headline"]
+    assert headline == "NOT VALID: A (bad). No run is valid: none can be named."
 
 
 def test_models_are_not_compared_with_each_other(tmp_path: Path) -> None:
     tiny, small = (measured(tmp_path, task("m", model)) for model in ("tiny", "small"))
-    headline = make_fleet_report(fleet_in(tmp_path, tiny, small))["headline"]
-    assert "tiny: One machine alone: A (m, tiny) with compiled" in headline
-    assert "small: One machine alone: B (m, small) with compiled" in headline
-    assert "Most tokens" not in headline
+    found = make_fleet_picture(fleet_in(tmp_path, tiny, small))
+    alone = "{0}: One run alone: {1} (m, {0}) with compiled at batch 1 and batch 4."
+    assert found["headline"] == f"{alone.format('tiny', 'A')} {alone.format('small', 'B')}"
+    assert list(found["groups"]) == ["tiny", "small"]
+    assert "small: Side by side" in (tmp_path / FLEET_PAGE_FILE).read_text()
 
 
 def test_a_fleet_of_which_nothing_is_measured_says_what_its_tasks_said(tmp_path: Path) -> None:
     gone = task("gone", state="failed", said="no such model")
     with pytest.raises(RowsError, match="gone-tiny: failed; no such model"):
-        make_fleet_report(fleet_in(tmp_path, gone))
+        make_fleet_picture(fleet_in(tmp_path, gone))
