@@ -38,7 +38,7 @@ def swept(folder: Path, exit_code: int = 0) -> Swept:
     """What a sweep brings that wrote `folder`."""
     with TemporaryDirectory() as temporary:
         packed = Path(shutil.make_archive(f"{temporary}/packed", "zip", folder)).read_bytes()
-    return Swept(exit_code=exit_code, seconds=60.0, node="n", niceness=0, folder=packed)
+    return Swept(exit_code=exit_code, node="n", niceness=0, folder=packed)
 
 
 class FakeRay:

@@ -78,7 +78,7 @@ def test_every_task_comes_back_with_its_folder_whole(tmp_path: Path, results: Pa
     for task in fleet.tasks:
         rows = (tmp_path / task.name / "requests.jsonl").read_bytes()
         assert rows == (results / "requests.jsonl").read_bytes()
-        assert (task.node, task.sweep_seconds, task.said) == ("n", 60.0, None)
+        assert (task.node, task.said) == ("n", None)
     assert {path.name for path in tmp_path.iterdir()} == {FLEET_FILE, *(task.name for task in fleet.tasks)}
     with pytest.raises(RunError, match="holds a fleet already"):
         begin(ray, fleet, tmp_path, silent)
@@ -183,7 +183,7 @@ def test_no_result_is_written_under_a_name_that_leads_out_of_its_folder(tmp_path
     with zipfile.ZipFile(data, "w") as archive:
         for name in ("../evil", "/evil", "a/../../evil", "sweep.log"):
             archive.writestr(name, name)
-    brought = Swept(exit_code=2, seconds=1.0, node="n", niceness=0, folder=data.getvalue())
+    brought = Swept(exit_code=2, node="n", niceness=0, folder=data.getvalue())
     ray = FakeRay(node("a", "k"), end=lambda _: brought)
     begin(ray, fleet_of(ray), tmp_path / "out", silent)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
