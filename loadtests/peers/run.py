@@ -11,11 +11,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from loadtests.peers.catalogue import RUNTIMES, Rival, interpreter, peers_folder
-from loadtests.peers.process import RivalError, RivalProcess
+from loadtests.peers.process import RUNTIMES, Rival, RivalError, RivalProcess, interpreter, peers_folder
 from loadtests.peers.reference import Reference, ReferenceRow, difference, make_reference, text_difference
-from loadtests.peers.results import CallRow, Contestant, PeersError, PeersRun, write_peers
-from loadtests.peers.tables import MARKDOWN_FILE, markdown
+from loadtests.peers.results import (
+    MARKDOWN_FILE,
+    CallRow,
+    Contestant,
+    PeersError,
+    PeersRun,
+    markdown,
+    write_peers,
+)
 from loadtests.run.folder import now
 from loadtests.run.machine import off_cores
 from loadtests.run.target import Target, Unreachable
