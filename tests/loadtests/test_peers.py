@@ -17,7 +17,6 @@ import pytest
 from loadtests.peers import process as processes
 from loadtests.peers import run as running
 from loadtests.peers.process import RUNTIMES, Rival, RivalError, RivalProcess, interpreter
-from loadtests.peers.reference import TIE, Reference, ReferenceRow, difference, text_difference
 from loadtests.peers.results import (
     PEERS_FILE,
     CallRow,
@@ -27,7 +26,15 @@ from loadtests.peers.results import (
     leaving,
     summaries,
 )  # fmt: skip
-from loadtests.peers.run import PeersPlan, run_peers
+from loadtests.peers.run import (
+    TIE,
+    PeersPlan,
+    Reference,
+    ReferenceRow,
+    difference,
+    run_peers,
+    text_difference,
+)  # fmt: skip
 from loadtests.run.target import Target
 from tests.support import fake_service
 from tests.support.fake_service import Script

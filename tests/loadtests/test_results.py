@@ -12,8 +12,8 @@ import pytest
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.report import results
-from loadtests.report.csv_files import write_csv, write_tables
 from loadtests.report.findings import Findings
+from loadtests.report.report_files import write_csv, write_tables
 from loadtests.report.results import frame_of, read_results
 from loadtests.run.rows import ROWS_FILE, RowsError, each_row
 from tests.support.made_plans import read_rows
