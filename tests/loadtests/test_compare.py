@@ -443,15 +443,3 @@ def test_runs_of_something_else_are_no_repeats(tmp_path: Path, place: str, fact:
     found = make_picture(folders, tmp_path / "out")
     assert found["repeats"] is None
     assert found["headline"].startswith("The runs are not told apart")
-
-
-@pytest.mark.browser
-def test_the_page_does_not_scroll_sideways(folders: list[Path], tmp_path: Path) -> None:
-    from tests.support.browser import NARROW, WIDE, chromium, tab
-
-    make_picture(folders, tmp_path)
-    with chromium() as browser:
-        for size in (WIDE, NARROW):
-            with tab(browser, tmp_path.as_uri(), size) as opened:
-                opened.open("/runs.html", ready="footer")
-                assert opened.reach() <= size[0]

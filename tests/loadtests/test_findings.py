@@ -383,11 +383,6 @@ def test_rows_about_the_split_are_called_as_the_selftest_calls_them() -> None:
     assert all(any(name.startswith(start) for name in names) for start in SPLIT_ROWS)
 
 
-def test_a_device_that_measures_dispatch_has_nothing_to_prove(tmp_path: Path) -> None:
-    told = proof(make_results(tmp_path, device="cuda"))
-    assert (told.proved, told.missing) == (None, None)
-
-
 def test_of_several_selftests_the_newest_of_a_build_without_changes_is_taken(sweep: Path) -> None:
     write_selftest(sweep, outcome="failed", created="2026-01-03T00:00:00Z")
     older = sweep.parent / "selftest-of-before"

@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-import msgspec
 import pytest
 
 from loadtests.plan.cells import Arrivals, Cell, Plan, due_times
@@ -23,7 +22,6 @@ from loadtests.run.events import (
     GeneratorEvent,
     InterimCheckEnded,
     KeptEvent,
-    MeasuringBegan,
     PartEvent,
     WarmupPassEnded,
 )
@@ -38,9 +36,9 @@ from loadtests.run.requests import (
     LoadResponse,
 )
 from loadtests.run.resumption import recover
-from loadtests.run.rows import ROWS_FILE, LineWriter, RequestRow, each_row
-from loadtests.run.run_file import CutBlock, Part, read_run
-from loadtests.run.schedule import Finished, Latencies, Planned, WarmUp, first_missing, is_whole, rounds
+from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
+from loadtests.run.run_file import Part, read_run
+from loadtests.run.schedule import Finished, Latencies, WarmUp, rounds
 from tests.support.fake_service import timings
 from tests.support.made_plans import make_plan, read_rows
 from tests.support.made_results import make_results
@@ -122,49 +120,10 @@ def test_open_loops_and_other_conditions_do_not_ask_for_more_rounds() -> None:
     assert (len(measured), checks[-1].look.undecided) == (3, [])
 
 
-CLOSED = Cell(mode="eager", batch_size=1)
-PAST = Cell(mode="eager", batch_size=1, rate=99.0, requests=10)
-PLAN = Plan(preset="own", seed=1, rounds=2, cells=(CLOSED, PAST))
-CUT = CutBlock(round=2, cell=PAST.name, sent=4, reason="the queue only grows")
-
-
-def measured_rows(folder: Path, past: int) -> list[RequestRow]:
-    """The measured rows of PLAN, of which the second block of PAST has so many."""
-    make_results(folder, plan=PLAN)
-    rows = [row for row in read_rows(folder) if row.stage == "measure"]
-    return [row for row in rows if (row.cell, row.round) != (PAST.name, 2) or row.index < past]
-
-
-def test_requests_that_a_cut_block_did_not_send_need_no_row(tmp_path: Path) -> None:
-    rows = measured_rows(tmp_path, 4)
-    finished = Finished(rows)
-    assert first_missing(PLAN, finished, Planned()) == (2, PAST)
-    assert first_missing(PLAN, finished, Planned([CUT])) is None
-    run = read_run(tmp_path)
-    assert not is_whole(run, finished)
-    run.cut_visits = [CUT]
-    assert is_whole(run, finished)
-    few = [row for row in rows if (row.cell, row.round) != (PAST.name, 2) or row.index < 2]
-    finished = Finished(few)
-    assert finished.missing(2, PAST, 4) == [2, 3]
-    assert first_missing(PLAN, finished, Planned([CUT])) == (2, PAST)
-
-
 def write_events(folder: Path, part: int, *events: KeptEvent) -> None:
     with LineWriter(folder / EVENTS_FILE) as kept:
         for event in events:
             kept.write(PartEvent(part, event))
-
-
-def test_a_killed_sweep_finds_its_rates_and_cut_blocks_again(tmp_path: Path) -> None:
-    finished = Finished(measured_rows(tmp_path, 10))
-    run = read_run(tmp_path)
-    run.ended, run.parts, run.cut_visits = None, [Part(number=1, started="")], [CUT]
-    later = msgspec.structs.replace(CUT, sent=2)
-    write_events(tmp_path, 1, MeasuringBegan({PAST.name: 99.0}, None), BlockCut(CUT), BlockCut(later))
-    recover(tmp_path, run, finished)
-    assert run.cut_visits == [later]
-    assert run.client.rates == {PAST.name: 99.0}
 
 
 def test_a_part_that_was_killed_in_its_warm_up_does_not_unsettle_the_others(tmp_path: Path) -> None:
