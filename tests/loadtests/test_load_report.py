@@ -90,7 +90,11 @@ def test_merged_requests_have_their_effective_batch(tmp_path: Path) -> None:
 def test_a_block_that_the_end_of_a_sweep_interrupted_is_left_out(tmp_path: Path) -> None:
     make_load(tmp_path, (20, 100), requests=40)
     path = tmp_path / "requests.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-5]))
+    rows = path.read_text().splitlines(keepends=True)
+    ended = max(
+        n for n, line in enumerate(rows) if '"mode": "inference_mode"' in line and '"rate": 100' in line
+    )
+    path.write_text("".join(rows[: ended - 4] + rows[ended + 1 :]))
     assert {mode: one.rounds for mode, one in knees_of(tmp_path).items()} == {
         "eager": 8,
         "inference_mode": 7,

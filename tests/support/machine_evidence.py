@@ -43,7 +43,7 @@ Found = tuple[str, str, bool]
 
 
 def measured(clone: Path, target: Path) -> Iterator[Found]:
-    """Measure in `clone`, a fresh one of the tree, and keep what comes under names beginning with `target`."""
+    """Measure in `clone`, a fresh one of the tree; what comes is kept in folders named after `target`."""
     results = clone / "results"
     began = monotonic()
     yield run(clone, "make", "bench", failed=2)
