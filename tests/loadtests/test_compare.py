@@ -145,30 +145,20 @@ def test_unlike_runs_are_refused_and_named_and_forced_ones_say_so(
     )
 
 
-def test_a_sweep_is_not_compared_with_itself(root: Path) -> None:
+def test_a_sweep_of_both_sides_not_valid_or_of_mixed_builds_or_no_known_machine_is_refused(
+    root: Path, tmp_path: Path
+) -> None:
     with pytest.raises(Unlike, match="same stands on both sides"):
         compare_builds(root / "same", root / "same", force=True)
-
-
-def test_a_service_that_did_not_say_its_machine_is_refused(root: Path, tmp_path: Path) -> None:
-    sides = [shutil.copytree(root / name, tmp_path / name) for name in ("old", "same")]
-    for side in sides:
-        edit_run(side, lambda run: run.environment.clear())
-    with pytest.raises(Unlike, match="does not say on which machine"):
-        compare_builds(*sides)
-
-
-def test_a_sweep_with_a_failed_gate_is_refused(root: Path, tmp_path: Path) -> None:
-    bad = made(tmp_path / "bad", fail=1)
     with pytest.raises(Unlike, match=r"failed gates of .*no errors"):
-        compare_builds(root / "old", bad)
-
-
-def test_sweeps_of_two_builds_in_one_folder_are_refused(root: Path, tmp_path: Path) -> None:
-    mixed = shutil.copytree(root / "before", tmp_path / "mixed")
+        compare_builds(root / "old", made(tmp_path / "bad", fail=1))
+    mixed, silent = (shutil.copytree(root / name, tmp_path / name) for name in ("before", "old"))
     edit_run(mixed / "1", lambda run: run.environment.update(commit="d" * 12))
     with pytest.raises(Unlike, match="not of one build"):
         compare_builds(mixed, root / "after")
+    edit_run(silent, lambda run: run.environment.clear())
+    with pytest.raises(Unlike, match="does not say on which machine"):
+        compare_builds(silent, root / "same")
 
 
 def test_cells_that_only_one_side_has_are_named(root: Path, tmp_path: Path) -> None:

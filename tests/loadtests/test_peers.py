@@ -217,13 +217,7 @@ def rival(behaviour: str, folder: Path) -> Iterator[RivalProcess]:
         yield process
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "said"),
-    [
-        ("garbage", "not JSON"),
-        ("silent", "no answer within 1 s"),
-    ],
-)
+@pytest.mark.parametrize(("behaviour", "said"), [("garbage", "not JSON"), ("silent", "no answer within 1 s")])
 def test_what_is_no_answer_is_an_error_that_names_it(behaviour: str, said: str, tmp_path: Path) -> None:
     with rival(behaviour, tmp_path) as process, pytest.raises(RivalError, match=said):
         process.ask(CALL, 1.0 if behaviour == "silent" else 60.0)

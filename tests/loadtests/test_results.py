@@ -21,11 +21,7 @@ from loadtests.report.load_section import load_tables
 from loadtests.report.report_files import write_csv, write_tables
 from loadtests.report.results import Results, frame_of, read_results
 from loadtests.report.surroundings import environment
-from loadtests.run.machine import (
-    clocks_query,
-    clocks_summary,
-    watched,
-)
+from loadtests.run.machine import clocks_query, clocks_summary, watched
 from loadtests.run.rows import ROWS_FILE, RowsError, each_row
 from loadtests.run.run_file import Part, read_run, write_run
 from loadtests.run.target import Target
@@ -186,10 +182,7 @@ def test_a_block_that_the_end_of_a_sweep_interrupted_is_left_out(tmp_path: Path)
         n for n, line in enumerate(rows) if '"mode": "inference_mode"' in line and '"rate": 100' in line
     )
     path.write_text("".join(rows[: ended - 4] + rows[ended + 1 :]))
-    assert {mode: one.rounds for mode, one in knees_of(tmp_path).items()} == {
-        "eager": 8,
-        "inference_mode": 7,
-    }
+    assert {mode: one.rounds for mode, one in knees_of(tmp_path).items()} == {"eager": 8, "inference_mode": 7}
 
 
 def test_load_has_a_section_only_where_there_is_some(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -64,8 +65,8 @@ def make_results(
                     failed = bool(number) and fail > 0
                     fail -= failed
                     seconds = 0.02 * cell.batch_size * relative[cell.mode] * factor
-                    row = _row(cell, number, sequence, now, seconds, failed, device, switches)
-                    rows.write(row | {"index": index})
+                    row = _row(cell, number, now, seconds, failed, device, switches)
+                    rows.write(row | {"index": index, "sequence": sequence, "request_id": str(sequence)})
                     if number and not failed:
                         latencies.add(cell.name, number, [seconds])
                     now, sequence = now + seconds, sequence + 1
@@ -80,37 +81,29 @@ def make_results(
     write_run(folder, run)
     (folder / SCRAPES_FOLDER).mkdir()
     (folder / SCRAPES_FOLDER / "before.prom").write_text(scrape_text({}))
-    (folder / SCRAPES_FOLDER / "after.prom").write_text(scrape_text(_counts(folder)))
+    (folder / SCRAPES_FOLDER / "after.prom").write_text(
+        scrape_text(Counter(row.mode for row in each_row(folder)))
+    )
     write_validation(folder, validate_folder(folder, run))
     return folder
 
 
 def _row(
-    cell: Cell,
-    number: int,
-    sequence: int,
-    now: float,
-    seconds: float,
-    failed: bool,
-    device: str,
-    switches: int,
+    cell: Cell, number: int, now: float, seconds: float, failed: bool, device: str, switches: int
 ) -> dict[str, object]:
     tokens = cell.new_tokens
     measured = timings(cell.mode, cell.batch_size, tokens) | {"involuntary_switches": switches}
     if device == "cuda":
-        measured |= {
-            "kernel_seconds": None,
-            "sync_wait_seconds": 0.001,
-            "sources": {"dispatch": "measured", "kernel": None},
-        }
+        measured |= {"kernel_seconds": None, "sync_wait_seconds": 0.001}
+        measured["sources"] = {"dispatch": "measured", "kernel": None}
         for phase in ("prefill", "decode"):
             measured[phase] |= {"kernel_seconds": None, "sync_wait_seconds": 0.0005}
     fields: dict[str, object] = {
-        "run": "a-run", "cell": cell.name, "control": cell.control, "round": number, "sequence": sequence,
+        "run": "a-run", "cell": cell.name, "control": cell.control, "round": number,
         "stage": "measure" if number else "warmup", "mode": cell.mode,
         "effective_mode": "compiled-cpp" if cell.mode == "reduce-overhead" else cell.mode,
         "batch_size": cell.batch_size, "prompt_set": cell.prompt_set, "new_tokens": tokens,
-        "concurrency": cell.concurrency, "load": cell.load, "rate": cell.rate, "request_id": str(sequence),
+        "concurrency": cell.concurrency, "load": cell.load, "rate": cell.rate,
         "intended_start": now, "start": now, "latency_seconds": seconds,
         "latency_from_intended_seconds": seconds, "status": 500 if failed else 200,
         "error": "the engine broke" if failed else None,
@@ -118,13 +111,6 @@ def _row(
     if failed:
         return fields
     return fields | {"prompt_tokens": 6, "completion_tokens": tokens * cell.batch_size} | measured
-
-
-def _counts(folder: Path) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for row in each_row(folder):
-        counts[row.mode] = counts.get(row.mode, 0) + 1
-    return counts
 
 
 def scrape_text(counts: Mapping[str, int]) -> str:
