@@ -9,21 +9,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from loadtests.compare.runs import FACTS, Entry, Shared, differing, groups, read_entries, reference_of
+from loadtests.compare.runs import (
+    FACTS,
+    Entry,
+    Shared,
+    differing,
+    entries_of,
+    groups,
+    read_entries,
+    reference_of,
+)
+from loadtests.fleet.run import MEASURED, Fleet, FleetTask, read_fleet
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report import wording
 from loadtests.report.formatting import colour, listed, milliseconds, share_span, significant, span
-from loadtests.report.load import Ladder, LoadCell, ModeKnee
-from loadtests.report.load_section import conditions as load_conditions
-from loadtests.report.load_section import value
 from loadtests.report.page import Section, Table, Text, write_page
+from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Verdict
 from loadtests.report.wording import crossing, ratio
+from loadtests.run.rows import RowsError
 from service.statistics.choice import (
     LATENCY_SCATTER,
     OverSweeps,
@@ -36,6 +46,7 @@ from service.statistics.choice import (
 from service.statistics.intervals import Interval
 
 PAGE_FILE = "runs.html"
+FLEET_PAGE_FILE = "fleet.html"
 DOCUMENT_FILE = "runs.json"
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -55,6 +66,57 @@ def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     return found
 
 
+def make_fleet_picture(folder: Path) -> dict[str, Any]:
+    """Write `fleet.html` and `fleet.md` of the fleet in `folder` there: its machines, the models apart.
+
+    Raises RowsError where none of its tasks has measured anything, with what they said.
+    """
+    fleet = read_fleet(folder)
+    results, absent = dict[str, Results](), dict[str, str]()
+    for task in fleet.tasks:
+        try:
+            if task.state not in MEASURED:
+                go_on = f"go on with `launchbound fleet --resume {folder}`"
+                raise RowsError("; ".join(filter(None, [task.state, task.said, go_on])))
+            results[task.name] = read_results(folder / task.name)
+        except RowsError as error:
+            absent[task.name] = str(error)
+    if not results:
+        why = "; ".join(f"{name}: {said}" for name, said in absent.items())
+        raise RowsError(f"no task of {folder} has measured anything ({why})")
+    tasks = [task for task in fleet.tasks if task.name in results]
+    entries = entries_of(list(results.values()), [_label(task, fleet) for task in tasks])
+    by_model: dict[str, list[Entry]] = {}
+    for task, entry in zip(tasks, entries, strict=True):
+        by_model.setdefault(task.model, []).append(entry)
+    pages = {model: picture(own, {}, ask_repeats=False) for model, own in by_model.items()}
+    names = {model: f"{model}: " if len(pages) > 1 else "" for model in pages}
+    answers = (names[model] + found["headline"] for model, (_, found) in pages.items())
+    headline = warning([], absent) + " ".join(answers)
+    context = next(iter(pages.values()))[0] | {
+        "headline": headline,
+        "subject": f"fleet · {len(entries)} of {len(fleet.tasks)} tasks measured",
+        "entries": entries,
+        "absent": absent,
+        "sections": [
+            replace(section, title=names[model] + section.title)
+            for model, (own, _) in pages.items()
+            for section in own["sections"]
+        ],
+        "said": [one for own, _ in pages.values() for one in own["said"]],
+    }
+    write_page(folder, PAGE_FILE, context, TEMPLATES, FLEET_PAGE_FILE)
+    runs = [run for _, found in pages.values() for run in found["runs"]]
+    groups = {model: found["groups"] for model, (_, found) in pages.items()}
+    return {"headline": headline, "absent": absent, "runs": runs, "groups": groups}
+
+
+def _label(task: FleetTask, fleet: Fleet) -> str:
+    """What tells a task from the others: its machine, and what else differs among them."""
+    values = {name: {getattr(one, name) for one in fleet.tasks} for name in ("device", "dtype", "model")}
+    return ", ".join([task.machine, *(getattr(task, name) for name, all in values.items() if len(all) > 1)])
+
+
 def picture(
     entries: Sequence[Entry], absent: Mapping[str, str], ask_repeats: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -66,7 +128,7 @@ def picture(
     reference = reference_of(entries)
     shared = [Shared(entries, group, reference) for group in groups(entries)]
     places = {one.group: place_of_group(one.group, [other.group for other in shared]) for one in shared}
-    load, apart = _load(entries), differing(entries)
+    apart = differing(entries)
     repeated: dict[Group, Repeated] = {}
     if ask_repeats and not apart and len(entries) > 1:
         repeated = {one.group: Repeated(one) for one in shared if None not in one.verdicts}
@@ -76,7 +138,7 @@ def picture(
         crossings = [(one.name, crossing(one.findings.crossover)) for one in entries]
         side_by_side = Section("Does the answer replicate?", "", tables, crossings)
     else:
-        answer = _lowest({places[one.group]: one for one in shared}, bool(load))
+        answer = _lowest({places[one.group]: one for one in shared})
         side_by_side = Section("Side by side", "", tables)
     headline = warning(entries, absent) + answer
     context = {
@@ -86,7 +148,7 @@ def picture(
         "absent": absent,
         "repeats": bool(repeated),
         "reference": reference.name if reference and shared else None,
-        "sections": [Section("The runs", "", [_runs(entries, apart)]), side_by_side, *load],
+        "sections": [Section("The runs", "", [_runs(entries, apart)]), side_by_side],
         "said": [(entry.letter, wording.headline(entry.findings)) for entry in entries],
         "scatter": SCATTER_TEXT,
         "least_rounds": MINIMUM_ROUNDS,
@@ -133,19 +195,19 @@ def place_of_group(group: Group, shared: Sequence[Group]) -> str:
     return f"batch {batch}" + (f" ({conditions})" if conditions else "")
 
 
-def _lowest(shared: Mapping[str, Shared], under_load: bool) -> str:
-    if not shared and under_load:
-        return "These runs have open-loop cells in common alone: their knees and rates stand below."
+def _lowest(shared: Mapping[str, Shared]) -> str:
     if not shared:
         return "These runs have no cells in common: nothing stands side by side."
     at: dict[str, list[str]] = {}
     for place, one in shared.items():
-        if not one.alike:
-            at.setdefault(one.ranked[0].entry.name, []).append(place + one.near)
+        if one.ranked and not one.alike:
+            at.setdefault(one.first, []).append(place + one.near)
     parts = [f"{who} at {listed(places)}" for who, places in at.items()]
     alike = [place for place, one in shared.items() if one.alike]
-    won = [f"Lowest latency: {'; '.join(parts)}."] if parts else []
-    return " ".join(won + ([f"The runs are not told apart at {listed(alike)}."] if alike else []))
+    what = "Lowest latency" if any(len(one.ranked) > 1 for one in shared.values()) else "One run alone"
+    won = [f"{what}: {'; '.join(parts)}."] if parts else []
+    won += [f"The runs are not told apart at {listed(alike)}."] if alike else []
+    return " ".join(won) or "No run is valid: none can be named."
 
 
 def _runs(entries: Sequence[Entry], apart: Sequence[str]) -> Table:
@@ -296,46 +358,3 @@ def _agreed(repeated: Mapping[str, Repeated]) -> str:
     sentences = [f"{sweeps} sweeps of one build agree: {'; '.join(parts)}."] if parts else []
     sentences += [f"The answer does not replicate at {listed(at)}: {why}." for why, at in apart.items()]
     return " ".join(sentences)
-
-
-# Under load.
-
-
-def _load(entries: Sequence[Entry]) -> list[Section]:
-    """Per conditions of open-loop cells that two runs or more have: the knees, then every rate, by mode."""
-    found: dict[Ladder, list[tuple[Entry, ModeKnee]]] = {}
-    for entry in entries:
-        for ladder, knees in entry.findings.load.knees.items():
-            found.setdefault(ladder, []).extend((entry, one) for one in knees)
-    several = {key: own for key, own in found.items() if len({entry.letter for entry, _ in own}) > 1}
-    return [_under_load(ladder, own) for ladder, own in several.items()]
-
-
-def _under_load(ladder: Ladder, found: Sequence[tuple[Entry, ModeKnee]]) -> Section:
-    modes = list(dict.fromkeys(one.mode for _, one in found))
-    by_mode = sorted(found, key=lambda pair: (modes.index(pair[1].mode), pair[0].letter))
-    knees = [[*_who(one.mode, entry), Text(*wording.pair(one.estimate))] for entry, one in by_mode]
-    cells = [(entry, cell) for entry, one in found for cell in one.cells]
-    cells.sort(key=lambda pair: (modes.index(pair[1].cell.mode), pair[1].rate, pair[0].letter))
-    heads = ["offered/s", "effective batch", "served/s", "p50, ms", "p99, ms", "cut"]
-    tables = [
-        Table("The knee", ["mode", "run", "knee, requests/s"], knees, left=2),
-        Table("Every rate", ["mode", "run", *heads], [_rate(*pair) for pair in cells], left=2),
-    ]
-    note = "A block that was cut, because its queue only grew, has no latency (a dash)."
-    return Section(f"Under load: {load_conditions(ladder)}", note, tables)
-
-
-def _who(mode: str, entry: Entry) -> list[Text]:
-    return [Text(mode, colour=colour(mode)), Text(entry.name)]
-
-
-def _rate(entry: Entry, one: LoadCell) -> list[Text]:
-    latencies = [value(one.quantiles["e2e"][share], 1e3) for share in (0.5, 0.99)]
-    return [
-        *_who(one.cell.mode, entry),
-        Text(f"{one.rate:.4g}"),
-        *(value(found) for found in (one.effective_batch, one.served_rate)),
-        *latencies,
-        Text(f"{one.cut} of {len(one.blocks)}"),
-    ]

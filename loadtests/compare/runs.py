@@ -344,8 +344,8 @@ def between(first: RunMode, second: RunMode) -> tuple[Interval | None, Word]:
 class Shared:
     """One group of cells in all runs, lists by run; modes are compared with the run `reference`, if any.
 
-    `ranked` are the runs that have it, in the mode that each would ship there, the lowest latency first;
-    `alike`: the lowest of several is not told apart from any other.
+    `runs` have it, in the mode that each would ship there, the lowest latency first; `ranked` are the valid
+    ones; `alike`: the lowest of several is not told apart from any other.
     """
 
     def __init__(self, entries: Sequence[Entry], group: Group, reference: Entry | None = None) -> None:
@@ -359,17 +359,22 @@ class Shared:
         self.reference = reference
         self._of_reference = self.modes[list(entries).index(reference)] if reference else {}
         found = [own[best(v).cell.mode] for v, own in zip(self.verdicts, self.modes, strict=True) if v]
-        self.ranked = sorted(found, key=lambda one: one.summary.latency.value)
+        self.runs = sorted(found, key=lambda one: one.summary.latency.value)
+        self.ranked = [one for one in self.runs if one.entry.valid]
         others = [one for one in self.ranked[1:] if between(one, self.ranked[0])[1] != "faster"]
         letters = sorted(one.entry.letter for one in others)
         self.near = f" (not apart from {listed(letters)})" if letters else ""
         self.alike = 0 < len(others) == len(self.ranked) - 1
 
     @property
+    def first(self) -> str:
+        """'A (bfloat16) with compiled'; only where a run is valid."""
+        return f"{self.ranked[0].entry.name} with {self.ranked[0].summary.cell.mode}"
+
+    @property
     def winner(self) -> str:
         """The run with the lowest latency and its mode, and those that it is not apart from."""
-        first = self.ranked[0]
-        return f"{first.entry.name} with {first.summary.cell.mode}{self.near}"
+        return self.first + self.near if self.ranked else "no run is valid"
 
     def against_reference(self, mode: str, number: int) -> tuple[Interval | None, Word] | None:
         """How much faster `mode` is in run `number` than in the reference; None where nothing is compared."""
@@ -389,7 +394,7 @@ class Shared:
                 "tokens_per_second": one.summary.tokens_per_second,
                 "speedup": found.speedup if (found := one.summary.comparison) else None,
             }
-            for one in self.ranked
+            for one in self.runs
         ]
         return {
             "batch_size": self.group[0],

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from time import perf_counter
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
@@ -69,9 +68,8 @@ Node = dict[str, Any]
 class FleetTask(msgspec.Struct, kw_only=True):
     """The fleet's sweep on one kind of machine; its results are in the folder of its name.
 
-    `said` is why it has no results. The last three are of the try that brought the results: the node's
-    address, the seconds of the sweep by the node's clock, and the niceness of its processes, above 0 where
-    anything else on that machine runs first.
+    `said` is why it has no results. The last two are of the try that brought the results: the node's address,
+    and the niceness of its processes, above 0 where anything else on that machine runs first.
     """
 
     # Also the name of a folder: nothing in it leads elsewhere.
@@ -83,7 +81,6 @@ class FleetTask(msgspec.Struct, kw_only=True):
     state: State = "not begun"
     said: str | None = None
     node: str | None = None
-    sweep_seconds: float | None = None
     niceness: int | None = None
 
 
@@ -150,10 +147,9 @@ def tasks_of(nodes: Sequence[Node], models: Sequence[str], dtypes: Sequence[str]
 
 
 class Swept(msgspec.Struct, kw_only=True, frozen=True):
-    """What a sweep that took `seconds` by the node's clock has left: its folder as a zip file."""
+    """What a sweep has left: its folder as a zip file."""
 
     exit_code: int
-    seconds: float
     node: str
     niceness: int
     folder: bytes
@@ -175,7 +171,6 @@ def sweep_on_node(plan: str, arguments: Sequence[str], code: str) -> Swept:
         results.mkdir()
         plan_file.write_text(plan, encoding="utf-8")
         command = [sys.executable, *arguments, f"--plan={plan_file}", f"--out={results}"]
-        began = perf_counter()
         with (results / SWEEP_LOG).open("wb") as log:
             done = subprocess.run(
                 owned(command, signal.SIGKILL),
@@ -189,7 +184,6 @@ def sweep_on_node(plan: str, arguments: Sequence[str], code: str) -> Swept:
             )
         return Swept(
             exit_code=done.returncode,
-            seconds=perf_counter() - began,
             node=ray.util.get_node_ip_address(),
             niceness=os.nice(0),
             folder=Path(shutil.make_archive(f"{name}/packed", "zip", results)).read_bytes(),
@@ -254,9 +248,7 @@ class FleetRun:
         self, ray: ModuleType, fleet: Fleet, folder: Path, report: Report, command: Sequence[str]
     ) -> None:
         self._ray, self._fleet, self._folder, self._report = ray, fleet, folder, report
-        self._command = command
-        self._running = dict[Any, FleetTask]()
-        self._waiting = set[str]()
+        self._command, self._running, self._waiting = command, dict[Any, FleetTask](), set[str]()
 
     def run(self) -> None:
         """Until every task has ended. KeyboardInterrupt ends what runs, and is raised."""
@@ -311,7 +303,7 @@ class FleetRun:
             return "failed", str(error.cause or error).strip().rpartition("\n")[2]
         except self._ray.exceptions.RayError as error:
             return "failed", f"{type(error).__name__}: {str(error).partition('. ')[0]}"
-        task.node, task.sweep_seconds, task.niceness = swept.node, swept.seconds, swept.niceness
+        task.node, task.niceness = swept.node, swept.niceness
         folder = self._folder / task.name
         shutil.rmtree(folder, ignore_errors=True)
         with zipfile.ZipFile(io.BytesIO(swept.folder)) as archive:

@@ -1,14 +1,21 @@
-"""`peers.json`: everything that a comparison with rivals measured, row by row."""
+"""`peers.json`, everything that a comparison with rivals measured, and what its rows say: `peers.md`."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Any, Literal
 
 import msgspec
 
 from loadtests.run.run_file import DocumentFile
+from service.statistics.choice import Rounds, by_speed, paired
+from service.statistics.intervals import Interval, median_interval, paired_ratio
 
 PEERS_FILE = "peers.json"
+MARKDOWN_FILE = "peers.md"
 FORMAT_VERSION = 1
 
 
@@ -92,3 +99,176 @@ _FILE = DocumentFile(
 )
 write_peers = _FILE.write
 """Write `peers.json` of a folder atomically."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One contestant at one batch size.
+
+    `seconds` is the median over rounds of their medians, with its interval; `ratio` its time over that of the
+    best runtime outside PyTorch, paired within rounds. None where tokens differ (`difference`): what computes
+    something else is not compared.
+    """
+
+    contestant: Contestant
+    seconds: Interval
+    ratio: Interval | None
+    difference: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSummary:
+    """The standings at one batch size, the fastest first.
+
+    `leaving` is the time of the fastest mode over that of the fastest runtime outside PyTorch: above 1,
+    leaving buys that much. None where one of the two is missing.
+    """
+
+    batch: int
+    standings: tuple[Standing, ...]
+    best_mode: str | None
+    best_outside: str | None
+    leaving: Interval | None
+
+
+def summaries(run: PeersRun) -> list[BatchSummary]:
+    """One per batch size that has rows."""
+    batches = sorted({row.batch for row in run.rows})
+    return [_summary(run, [row for row in run.rows if row.batch == batch]) for batch in batches]
+
+
+def _summary(run: PeersRun, rows: Sequence[CallRow]) -> BatchSummary:
+    known = {one.name: one for one in run.contestants}
+    rounds: dict[str, dict[int, float]] = {}
+    for row in rows:
+        rounds.setdefault(row.contestant, {})[row.round] = median(row.seconds)
+    differing = {row.contestant: row.difference for row in reversed(rows) if row.difference is not None}
+    fair = {name: own for name, own in rounds.items() if name not in differing}
+    modes = by_speed({name: own for name, own in fair.items() if known[name].kind == "mode"})
+    outside = by_speed({name: own for name, own in fair.items() if known[name].outside_pytorch})
+    best_mode, best_outside = (names[0] if names else None for names in (modes, outside))
+    standings = tuple(
+        Standing(
+            contestant=known[name],
+            seconds=median_interval(list(rounds[name].values())),
+            ratio=_ratio(fair, name, best_outside),
+            difference=differing.get(name),
+        )
+        for name in by_speed(rounds)
+    )
+    leaving = _ratio(fair, best_mode, best_outside)
+    return BatchSummary(rows[0].batch, standings, best_mode, best_outside, leaving)
+
+
+def _ratio(fair: Mapping[str, Rounds], name: str | None, other: str | None) -> Interval | None:
+    """The time of `name` over that of `other`; None where one is missing or they share no round."""
+    if name not in fair or other not in fair or name is None or other is None:
+        return None
+    own, others = paired(fair[name], fair[other])
+    return paired_ratio(own, others) if own else None
+
+
+def markdown(run: PeersRun) -> str:
+    found = summaries(run)
+    parts = [
+        f"# {run.model} beside other runtimes",
+        *([f"**{run.incomplete}**"] if run.incomplete else []),
+        *([leaving(found)] if found else []),
+        _conditions(run),
+        *_calls_table(run, found),
+        "## How each was set",
+        *(_settings(one) for one in run.contestants if one.unavailable is None and one.settings),
+        f"Modes: torch {run.engine.get('torch')}, threads {run.engine.get('threads')}; see `peers.json`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def leaving(found: list[BatchSummary]) -> str:
+    """One sentence: what leaving PyTorch would buy at each batch size."""
+    return "; ".join(f"batch {one.batch}: {_leaving(one)}" for one in found) + "."
+
+
+def _leaving(one: BatchSummary) -> str:
+    if (value := one.leaving) is None:
+        return "no runtime outside PyTorch to compare with"
+    names = f"{one.best_outside} against {one.best_mode}"
+    if value.samples < 2 or not value.excludes_one:
+        return f"leaving PyTorch would buy nothing that shows ({names}: {ratio(value)})"
+    if value.value < 1:
+        inverse = Interval(1 / value.value, 1 / value.high, 1 / value.low, value.samples)
+        return f"leaving PyTorch would cost {ratio(inverse)} ({names})"
+    return f"leaving PyTorch would buy {ratio(value)} ({names})"
+
+
+def _conditions(run: PeersRun) -> str:
+    environment = run.environment
+    where = f"core {', '.join(map(str, run.cpus))} of {environment.get('cpu')}"
+    load = ", ".join(f"{value:.1f}" for value in environment.get("load_average") or []) or "unknown"
+    changed = ", with uncommitted changes" if environment.get("dirty") else ""
+    return (
+        f"Whole call: {run.prompt_tokens} prompt tokens (each row its own prompt) to {run.new_tokens} new "
+        "tokens, greedy, end of text ignored, float32, one thread, prefill included, tokenising and HTTP "
+        f"not. Everything on {where}, one contestant at a time; {run.rounds} rounds in random order, each "
+        f"with one untimed and {run.calls} timed calls per contestant and batch. Times are medians over "
+        "rounds with 95 % intervals; ratios are paired within rounds (t interval on their logarithms). Of a "
+        "mode the whole call is an upper estimate: total less queue, border and tokenising, which holds the "
+        "decoding of the text as well. All tokens equal launchbound's own float32 forward unless said. "
+        f"Load average at the start: {load}. Commit {environment.get('commit')}{changed}."
+    )
+
+
+def _calls_table(run: PeersRun, found: list[BatchSummary]) -> Iterator[str]:
+    """Contestants by batch size; and below it what took no part."""
+    yield "## The model call"
+    heads = [f"batch {one.batch}, ms | ÷ {one.best_outside or 'none'}" for one in found]
+    lines = [f"| | {' | '.join(heads)} |", "|---|" + "---|---|" * len(found)]
+    by_name = [{standing.contestant.name: standing for standing in one.standings} for one in found]
+    for contestant in run.contestants:
+        cells = [_cells(standings.get(contestant.name)) for standings in by_name]
+        lines.append(f"| {_name(contestant)} | {' | '.join(cells)} |")
+    yield "\n".join(lines)
+    absent = [f"- {one.name}: {one.unavailable}" for one in run.contestants if one.unavailable is not None]
+    different = [
+        f"- {standing.contestant.name}, batch {one.batch}, other tokens: {standing.difference}"
+        for one in found
+        for standing in one.standings
+        if standing.difference is not None
+    ]
+    if absent or different:
+        yield "\n".join(["Took no part, or is not compared:", "", *absent, *different])
+
+
+def _settings(one: Contestant) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
+    return f"- **{one.name}** ({versions}): `{json.dumps(one.settings, ensure_ascii=False)}`"
+
+
+def _name(contestant: Contestant) -> str:
+    if contestant.kind == "mode" and contestant.effective not in (None, contestant.name):
+        return f"{contestant.name} (as {contestant.effective})"
+    return contestant.name
+
+
+def _cells(standing: Standing | None) -> str:
+    if standing is None:
+        return "– | –"
+    seconds = standing.seconds
+    known = seconds.high != float("inf")
+    ends = f"{milliseconds(seconds.low)}–{milliseconds(seconds.high)}" if known else "no interval"
+    against = "other tokens" if standing.difference else ratio(standing.ratio)
+    return f"{milliseconds(seconds.value)} ({ends}) | {against}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds as milliseconds with three digits, without the unit."""
+    value = seconds * 1e3
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def ratio(interval: Interval | None) -> str:
+    """A ratio with its interval: 1.31× (1.22–1.40)."""
+    if interval is None:
+        return "–"
+    if interval.samples < 2:
+        return f"{interval.value:.2f}× (no interval)"
+    return f"{interval.value:.2f}× ({interval.low:.2f}–{interval.high:.2f})"

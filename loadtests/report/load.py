@@ -54,7 +54,6 @@ class Block:
     """
 
     sent: int
-    answers: int
     rejected: int
     cut: bool
     served: int
@@ -94,7 +93,6 @@ def _block(rows: pl.DataFrame, cut: bool, cell: Cell) -> Block:
     good = rows.filter(pl.col("ok"))
     return Block(
         sent=rows.height,
-        answers=good.height,
         rejected=int(rows["rejected"].sum()),
         cut=cut,
         served=served,
@@ -135,11 +133,6 @@ class LoadCell:
     def rejected(self) -> int:
         """Requests that the service's bounded queue refused."""
         return sum(block.rejected for block in self.blocks)
-
-    @property
-    def failed(self) -> int:
-        """Requests without an answer that were not refused."""
-        return sum(block.sent - block.answers - block.rejected for block in self.blocks)
 
     @property
     def cut(self) -> int:

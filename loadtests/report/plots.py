@@ -181,6 +181,24 @@ def speedups(findings: Findings) -> Plot | None:
     return Plot("speedup", f"Speed-up against {BASELINE}", caption, figure)
 
 
+def trade_off(findings: Findings) -> Plot | None:
+    """Latency against throughput, along the batch sizes."""
+    if len(findings.main) < 2:
+        return None
+    figure = base("tokens per second", "latency per request, ms")
+    for mode, own in _by_mode(findings).items():
+        rates, latencies = [s.tokens_per_second.value for s in own], [1e3 * s.latency.value for s in own]
+        batches = [f"batch {s.cell.batch_size}" for s in own]
+        hover = f"{mode}, %{{text}}: %{{x:.4g}} tokens/s at %{{y:.4g}} ms<extra></extra>"
+        line(figure, mode, mode, rates, latencies, text=batches, hovertemplate=hover)
+    figure.update_layout(xaxis_rangemode="tozero", yaxis_rangemode="tozero")
+    caption = (
+        "Each line goes through the batch sizes of one mode; further right and lower is better. At its knee "
+        "a line turns upwards: from there on more throughput costs latency in proportion."
+    )
+    return Plot("trade-off", "Latency against throughput, along the batch sizes", caption, figure)
+
+
 # Where the time goes.
 
 Segment = tuple[str, str, str, Callable[[Summary], float | None]]
@@ -276,10 +294,10 @@ def index_map(findings: Findings) -> Plot | None:
     verdicts = [verdict for verdict in findings.main if verdict.baseline.decode.index is not None]
     if not verdicts:
         return None
-    modes = [summary.cell.mode for summary in verdicts[0].modes][::-1]
+    modes = [mode for mode in findings.results.run.plan.modes if mode in _by_mode(findings)][::-1]
     figure = base("", "", height=110 + 52 * len(modes))
     for column, verdict in enumerate(verdicts):
-        _add_column(figure, column, verdict, modes)
+        _add_column(figure, column, verdict)
     figure.add_scatter(x=[None], y=[None], mode="markers", marker=_COLOUR_BAR, hoverinfo="skip")
     figure.update_xaxes(
         title=None,
@@ -302,8 +320,8 @@ def index_map(findings: Findings) -> Plot | None:
     return Plot("index", "Kernel share of decode", caption, figure, half=True, least_width=least_width)
 
 
-def _add_column(figure: go.Figure, column: int, verdict: Verdict, modes: list[str]) -> None:
-    known = [(mode, decode) for mode in modes if (decode := verdict.of(mode).decode).index is not None]
+def _add_column(figure: go.Figure, column: int, verdict: Verdict) -> None:
+    known = [(one.cell.mode, one.decode) for one in verdict.modes if one.decode.index is not None]
     indices = [decode.index for _, decode in known]
     small = "<b>{:.2f}</b><br><span style='font-size:10px'>{}</span>"
     figure.add_bar(

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import polars as pl
 
 from loadtests.report import load_section, plots, wording
-from loadtests.report.csv_files import write_tables
 from loadtests.report.findings import Findings
 from loadtests.report.page import Plot, write_page
 from loadtests.report.sections import context
-from loadtests.report.summaries import Count, Requests, Verdict
+from loadtests.report.summaries import Count, PhaseMeans, Requests, Verdict
 from loadtests.run.validation import write_validation
 from service.statistics.choice import CONFIDENCE
+from service.statistics.intervals import Interval
 
 REPORT_FILE = "report.html"
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What begins a text that a spreadsheet takes for a formula, and runs."""
+
+CELLS_FILE = "cells.csv"
+SUMMARY_FILE = "summary.csv"
 
 
 def write_report(findings: Findings) -> dict[str, Any]:
     """Write the report's files into the results folder; returns the headline.
 
-    These are `report.html`, `report.md`, `cells.csv`, `summary.csv`, `advice.json` and `validation.json`;
-    with open-loop cells also `load.csv` and `knees.csv`.
+    These are `report.html`, `report.md`, `cells.csv`, `summary.csv`, `advice.json` and `validation.json`.
     """
     folder = findings.results.folder
     write_tables(findings)
@@ -34,14 +40,92 @@ def write_report(findings: Findings) -> dict[str, Any]:
 
 
 PLOTS = (
-    plots.speedups, plots.parts, plots.latency, plots.throughput, plots.index_map, load_section.saturation,
-    plots.timeline,
+    plots.speedups, plots.parts, plots.latency, plots.throughput, plots.index_map, plots.trade_off,
+    load_section.saturation, plots.timeline,
 )  # fmt: skip
 """In the page's order; each is None where it has no data."""
 
 
 def all_plots(findings: Findings) -> list[Plot]:
     return [made for plot in PLOTS if (made := plot(findings))]
+
+
+def write_tables(findings: Findings) -> None:
+    """Write `cells.csv` and `summary.csv` into the results folder."""
+    folder = findings.results.folder
+    write_csv(folder / CELLS_FILE, findings.results.rounds)
+    records = list(summary_records(findings))
+    write_csv(folder / SUMMARY_FILE, pl.DataFrame(records, infer_schema_length=None))
+
+
+def write_csv(path: Path, table: pl.DataFrame) -> None:
+    """Write `table` with texts that no spreadsheet takes for a formula; numbers stay numbers."""
+    texts = pl.col(pl.String).map_elements(no_formula, return_dtype=pl.String)
+    # Written by Python: the OSError that polars raises on a full disk has no errno.
+    path.write_text(table.with_columns(texts).write_csv(), encoding="utf-8")
+
+
+def no_formula(value: object) -> object:
+    """`value`, or, of a text that begins as a formula does, with the apostrophe that makes it a text."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
+    for summary in findings.summaries:
+        comparison, plain = summary.comparison, summary.against_plain
+        back, cell, decode = summary.payback, summary.cell, summary.decode
+        names = ("control", "batch_size", "prompt_set", "new_tokens", "concurrency", "load", "rate")
+        yield {
+            "cell": cell.name,
+            "mode": cell.mode,
+            "effective_mode": summary.effective,
+            **{name: getattr(cell, name) for name in names},
+            "requests": summary.requests,
+            "rounds": summary.latency.samples,
+            **_spread("latency_seconds", summary.latency),
+            "latency_p95_seconds": summary.latency_p95_seconds,
+            **_spread("tokens_per_second", summary.tokens_per_second),
+            **{f"{part}_seconds_mean": value for part, value in summary.parts.items()},
+            "total_seconds_mean": summary.total_seconds,
+            "outside_seconds_mean": summary.outside_seconds,
+            "mean_less_typical_seconds": summary.skew_seconds,
+            **_spread("time_to_first_token_seconds", summary.first_token),
+            **_phase(summary.prefill),
+            **_phase(decode),
+            "device_bound_index": decode.index,
+            "bound": decode.bound,
+            **_spread("headroom", decode.headroom),
+            "disturbed": summary.disturbed,
+            **_spread("speedup", comparison.speedup if comparison else None),
+            "word": comparison and comparison.word,
+            **_spread("speedup_over_plain", plain.speedup if plain else None),
+            "word_against_plain": plain and plain.word,
+            **_count("payback_requests", back.requests),
+            **_count("cold_payback_requests", back.cold_requests),
+            "payback_reference": back.reference,
+        }
+
+
+def _phase(phase: PhaseMeans) -> dict[str, float | None]:
+    parts = ("wall", "dispatch", "dispatch_low", "dispatch_high", "kernel", "sync_wait")
+    share = phase.interval
+    return {
+        **{f"{phase.name}_{part}_seconds_mean": getattr(phase, f"{part}_seconds") for part in parts},
+        f"{phase.name}_minor_faults_mean": phase.minor_faults,
+        f"{phase.name}_index": phase.index,
+        f"{phase.name}_index_low": share and share.low,
+        f"{phase.name}_index_high": share and share.high,
+    }
+
+
+def _count(name: str, requests: Requests) -> dict[str, int | None]:
+    ends = requests if isinstance(requests, Count) else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+
+
+def _spread(name: str, interval: Interval | None) -> dict[str, float | None]:
+    ends = (interval.value, interval.low, interval.high) if interval else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 ADVICE_FILE = "advice.json"
@@ -101,9 +185,16 @@ def headline(findings: Findings) -> dict[str, Any]:
     }
 
 
+_OF_A_CHOICE = (
+    "effective", "fastest", "baseline", "equivalent", "unresolved", "rounds_needed", "speedup",
+    "speedup_over_eager", "payback_requests", "cold_payback_requests",
+)  # fmt: skip
+"""None where there were too few rounds for one."""
+
+
 def _batch(verdict: Verdict) -> dict[str, Any]:
     choice, shipped, decode = verdict.choice, verdict.shipped, verdict.baseline.decode
-    found: dict[str, Any] = {
+    found: dict[str, Any] = dict.fromkeys(_OF_A_CHOICE) | {
         "batch_size": verdict.batch_size,
         "ship": None,
         "state": "not resolved",

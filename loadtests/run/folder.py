@@ -87,6 +87,11 @@ def locked(folder: Path) -> Iterator[int]:
                         "until it has ended, or name another folder with --out"
                     ) from error
                 sleep(0.05)
+        if not os.fstat(file.fileno()).st_nlink:
+            # Its last owner removed it between our opening and locking it: locked, it would hold nobody off.
+            with locked(folder) as descriptor:
+                yield descriptor
+            return
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()

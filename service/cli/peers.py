@@ -35,11 +35,9 @@ def peers(
     What is measured is kept after every round. Exit codes: 0 complete, 1 a rival took no part or the
     comparison was stopped, 2 bad input.
     """
-    from loadtests.peers.catalogue import RUNTIMES, peers_folder
-    from loadtests.peers.process import RivalError
-    from loadtests.peers.results import PeersError
+    from loadtests.peers.process import RUNTIMES, RivalError, peers_folder
+    from loadtests.peers.results import MARKDOWN_FILE, PeersError
     from loadtests.peers.run import PeersPlan, run_peers
-    from loadtests.peers.tables import MARKDOWN_FILE
     from loadtests.run.folder import commit_name, results_path
     from loadtests.run.target import Target, TargetError, Unreachable, await_modes
     from service.front.launch import LaunchError, launched

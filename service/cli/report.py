@@ -81,9 +81,9 @@ def picture_of_fleet(folder: Path) -> bool:
 
     Raises RowsError where none has, and ModuleNotFoundError without the packages of the extra `report`.
     """
-    from loadtests.fleet.report import PAGE_FILE, make_fleet_report
+    from loadtests.compare.page import FLEET_PAGE_FILE, make_fleet_picture
 
-    return _pictured(make_fleet_report(folder), folder, PAGE_FILE)
+    return _pictured(make_fleet_picture(folder), folder, FLEET_PAGE_FILE)
 
 
 def _pictured(found: dict[str, Any], folder: Path, page: str) -> bool:

@@ -320,19 +320,6 @@ def _word(ratio: Interval, above: Word, below: Word) -> Word:
     return above if ratio.value > 1 else below
 
 
-def apart(more: Interval, less: Interval, scatter: Scatter, confidence: float = CONFIDENCE) -> bool:
-    """Whether `more` is above `less`, each the interval of one sweep, of values that are above 0.
-
-    Their distance as logarithms is beyond the facing halves of both and the allowance for how much sweeps
-    scatter, added as squares; never where such a half is infinite.
-    """
-    if more.low <= 0 or math.isinf(less.high):
-        return False
-    allowance = t_quantile(scatter.freedom, 0.5 + confidence / 2) * math.sqrt(2) * scatter.deviation
-    halves = math.log(more.value / more.low), math.log(less.high / less.value)
-    return math.log(more.value / less.value) > math.hypot(*halves, allowance)
-
-
 @dataclass(frozen=True, slots=True)
 class OverSweeps:
     """A ratio over several sweeps: their geometric mean, with Student's t interval over them.

@@ -27,7 +27,7 @@ from loadtests.run.rows import RowsError
 from loadtests.run.run_file import SweepRun
 from service.statistics.choice import LATENCY_SCATTER, difference
 from tests.support.made_plans import make_plan
-from tests.support.made_results import CLEAR, edit_rows, edit_run, make_load, make_results
+from tests.support.made_results import CLEAR, edit_run, make_results
 
 PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled"], [1, 4])
 CELLS = 6
@@ -145,30 +145,20 @@ def test_unlike_runs_are_refused_and_named_and_forced_ones_say_so(
     )
 
 
-def test_a_sweep_is_not_compared_with_itself(root: Path) -> None:
+def test_a_sweep_of_both_sides_not_valid_or_of_mixed_builds_or_no_known_machine_is_refused(
+    root: Path, tmp_path: Path
+) -> None:
     with pytest.raises(Unlike, match="same stands on both sides"):
         compare_builds(root / "same", root / "same", force=True)
-
-
-def test_a_service_that_did_not_say_its_machine_is_refused(root: Path, tmp_path: Path) -> None:
-    sides = [shutil.copytree(root / name, tmp_path / name) for name in ("old", "same")]
-    for side in sides:
-        edit_run(side, lambda run: run.environment.clear())
-    with pytest.raises(Unlike, match="does not say on which machine"):
-        compare_builds(*sides)
-
-
-def test_a_sweep_with_a_failed_gate_is_refused(root: Path, tmp_path: Path) -> None:
-    bad = made(tmp_path / "bad", fail=1)
     with pytest.raises(Unlike, match=r"failed gates of .*no errors"):
-        compare_builds(root / "old", bad)
-
-
-def test_sweeps_of_two_builds_in_one_folder_are_refused(root: Path, tmp_path: Path) -> None:
-    mixed = shutil.copytree(root / "before", tmp_path / "mixed")
+        compare_builds(root / "old", made(tmp_path / "bad", fail=1))
+    mixed, silent = (shutil.copytree(root / name, tmp_path / name) for name in ("before", "old"))
     edit_run(mixed / "1", lambda run: run.environment.update(commit="d" * 12))
     with pytest.raises(Unlike, match="not of one build"):
         compare_builds(mixed, root / "after")
+    edit_run(silent, lambda run: run.environment.clear())
+    with pytest.raises(Unlike, match="does not say on which machine"):
+        compare_builds(silent, root / "same")
 
 
 def test_cells_that_only_one_side_has_are_named(root: Path, tmp_path: Path) -> None:
@@ -277,7 +267,7 @@ def test_the_lowest_run_is_named_and_the_others_are_not_apart_from_each_other(
     precisions: Picture, folders: list[Path], tmp_path: Path
 ) -> None:
     _, found = precisions
-    assert found["headline"] == "Lowest latency: A (bfloat16) at batch 1 and batch 4."
+    assert found["headline"] == "Lowest latency: A (bfloat16) with compiled at batch 1 and batch 4."
     assert {group["winner"] for group in found["groups"]} == {"A (bfloat16) with compiled"}
     near = make_picture(folders[1:], tmp_path)
     assert near["headline"] == "The runs are not told apart at batch 1 and batch 4."
@@ -347,26 +337,6 @@ def test_runs_without_a_common_cell_say_so(folders: list[Path], tmp_path: Path) 
     found = make_picture([folders[0], other], tmp_path / "out")
     assert "no cells in common" in found["headline"]
     assert found["groups"] == []
-
-
-def test_runs_under_load_stand_side_by_side_at_each_rate_with_their_effective_batch(tmp_path: Path) -> None:
-    folders = [make_load(tmp_path / name, (20, 60), requests=40) for name in ("off", "continuous")]
-    edit_run(folders[1], lambda run: run.engine.update(batching="continuous"))
-    for folder, batch in zip(folders, (1.0, 3.5), strict=True):
-        edit_rows(folder, lambda row, batch=batch: row.update(effective_batch=batch))  # type: ignore[misc]
-    make_picture(folders, tmp_path / "picture")
-    text = (tmp_path / "picture" / "runs.md").read_text()
-    rates = re.findall(r"^\| (\w+) \| (A|B) \((\w+)\) \| (\d+) \| ([\d.]+) ", text, re.MULTILINE)
-    assert rates == [
-        (mode, letter, label, rate, batch)
-        for mode in ("eager", "inference_mode")
-        for rate in ("20", "60")
-        for letter, label, batch in (("A", "off", "1.00"), ("B", "continuous", "3.50"))
-    ]
-    knees = re.findall(r"^\| (eager|inference_mode) \| (A|B) \(\w+\) \| [^|]+ \|$", text, re.MULTILINE)
-    assert len(knees) == 4
-    assert text.count(" | 0 of 8 |") == len(rates)
-    assert "Under load" in (tmp_path / "picture" / "runs.html").read_text()
 
 
 def test_a_ratio_is_float32s_latency_over_that_of_the_same_mode_with_the_scatter_of_sweeps(
@@ -463,15 +433,3 @@ def test_runs_of_something_else_are_no_repeats(tmp_path: Path, place: str, fact:
     found = make_picture(folders, tmp_path / "out")
     assert found["repeats"] is None
     assert found["headline"].startswith("The runs are not told apart")
-
-
-@pytest.mark.browser
-def test_the_page_does_not_scroll_sideways(folders: list[Path], tmp_path: Path) -> None:
-    from tests.support.browser import NARROW, WIDE, chromium, tab
-
-    make_picture(folders, tmp_path)
-    with chromium() as browser:
-        for size in (WIDE, NARROW):
-            with tab(browser, tmp_path.as_uri(), size) as opened:
-                opened.open("/runs.html", ready="footer")
-                assert opened.reach() <= size[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -139,18 +138,6 @@ def test_a_sampled_request_is_in_no_statistic_of_latency(tmp_path: Path) -> None
     )  # fmt: skip
 
 
-def test_totals_are_the_sums_of_the_phases_where_one_of_them_alone_was_sampled(tmp_path: Path) -> None:
-    def of_decode_alone(row: Row) -> None:
-        if row["stage"] == "sample":
-            row["prefill"] |= samples_in(0, 0, 0)
-
-    edit_rows(with_samples(make_results(tmp_path)), of_decode_alone)
-    found = read_results(tmp_path).measured.collect()
-    for part in ("dispatch", "kernel"):
-        sums = found[f"prefill_{part}_seconds"] + found[f"decode_{part}_seconds"]
-        assert found[f"{part}_seconds"].to_list() == pytest.approx(sums.to_list())
-
-
 def row(name: str, low: float | None, high: float | None) -> dict[str, Any]:
     return {"name": f"{name}: eager", "low": low, "high": high, "verdict": "pass"}
 
@@ -218,16 +205,6 @@ def test_what_a_buckets_compilations_cost_is_paid_back_by_what_each_request_save
     back = pay_back("inference_mode", compare(rounds(0.3), rounds(0.1)), 0.3, 0.1, never)
     assert (back.requests.typical, back.cold_requests) == (5, "unknown")
     assert cost_of({"compile_seconds": [12.0, 11.0]}, 4) is None
-
-
-def test_the_ends_of_a_payback_are_those_of_the_speedup() -> None:
-    comparison = compare(rounds(0.5), rounds(0.25, 0.1))
-    back = pay_back("inference_mode", comparison, 0.5, 0.25, cost_of({"compilations": [compilation()]}, 4))
-    low, high = (0.5 / (0.5 * (1 - 1 / end)) for end in (comparison.speedup.high, comparison.speedup.low))
-    assert (back.requests.least, back.requests.typical, back.requests.most) == (
-        math.ceil(low), 2, math.ceil(high),
-    )  # fmt: skip
-    assert back.requests.most > back.requests.least
 
 
 @pytest.mark.parametrize(
@@ -326,7 +303,8 @@ def test_what_the_selftest_leaves_open_is_named_where_the_interval_is_defined(sw
     rows = [*SELFTEST["rows"], {"name": BOUNDS[0].rows[0], "verdict": "fail", "low": 0.85, "high": 1.0}]
     write_selftest(sweep, rows=rows)
     make_report(with_samples(sweep))
-    assert "15 % of either part taken for the other, 3 % of the share" in (sweep / "report.html").read_text()
+    named = "which alone more rounds or new tokens narrow, 15 % of either part taken for the other, 3 %"
+    assert named in (sweep / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -381,11 +359,6 @@ def test_rows_about_the_split_are_called_as_the_selftest_calls_them() -> None:
     names = {row.name for name, check in CHECKS.items() for row in check.judge(HONEST[name])}
     names |= {row.name for row in judge_served(HONEST["served-samples"])}
     assert all(any(name.startswith(start) for name in names) for start in SPLIT_ROWS)
-
-
-def test_a_device_that_measures_dispatch_has_nothing_to_prove(tmp_path: Path) -> None:
-    told = proof(make_results(tmp_path, device="cuda"))
-    assert (told.proved, told.missing) == (None, None)
 
 
 def test_of_several_selftests_the_newest_of_a_build_without_changes_is_taken(sweep: Path) -> None:

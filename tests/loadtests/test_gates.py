@@ -15,7 +15,7 @@ from loadtests.plan.cells import Cell, Plan
 from loadtests.report.results import read_results
 from loadtests.run.gates import MOST_DELAY, Gate
 from loadtests.run.rows import RequestRow, RowSources
-from loadtests.run.run_file import Client, CutBlock, InterimCheck, RoundMachine, SweepRun, read_run
+from loadtests.run.run_file import Client, CutBlock, InterimCheck, SweepRun, read_run
 from loadtests.run.validation import VALIDATION_FILE
 from tests.support.made_plans import make_report, read_rows
 from tests.support.made_results import make_results, scrape_text
@@ -123,27 +123,6 @@ def test_requests_in_steps_of_others_are_a_warning_that_names_their_cells(made: 
     found = gate(name, merging, altered(rows, compiled, sources=RowSources(steps="shared")))
     assert (found.passed, found.warning) == (False, True)
     assert f"continuous: 16 of 288 ran in steps of others: {COMPILED} (16 ×)" in found.detail
-
-
-def test_rounds_in_which_the_machine_was_not_itself_are_named(made: Made) -> None:
-    run, rows = made
-    assert gate("steady machine", run, rows).passed is None
-    read = {4: 5e9, 7: 15e9}
-    machine = [
-        RoundMachine(
-            round=n, steal_share=0.03 if n == 7 else 0.001, canary_bytes_per_second=read.get(n, 10e9)
-        )
-        for n in range(1, 9)
-    ]
-    found = gate("steady machine", changed(run, machine_by_round=machine), rows)
-    assert (found.passed, found.warning) == (False, True)
-    assert "2 of 8" in found.detail
-    assert "round 4 (memory read at 5.0 GB/s" in found.detail
-    assert "round 7 (steal time 3.0%" in found.detail
-    assert "15.0 GB/s" in found.detail
-    unknown = [RoundMachine(round=n, steal_share=None, canary_bytes_per_second=None) for n in (1, 2)]
-    for steady in ([machine[0], machine[4], machine[7]], unknown):
-        assert gate("steady machine", changed(run, machine_by_round=steady), rows).passed is not False
 
 
 def test_groups_left_undecided_are_named(made: Made) -> None:
@@ -288,13 +267,6 @@ def test_sends_later_than_a_share_of_the_latency_without_load_are_a_warning(
     assert found.passed is passed
     assert BELOW.name in found.detail
     assert found.warning
-
-
-def test_one_late_send_in_a_hundred_is_allowed_and_two_are_not() -> None:
-    rows = arrivals(BELOW, count=200)
-    late = arrivals(BELOW, delay=1.0, count=200)
-    assert gate("schedule delay", run_of(BELOW), [*late[:2], *rows[2:]]).passed
-    assert gate("schedule delay", run_of(BELOW), [*late[:3], *rows[3:]]).passed is False
 
 
 def test_the_rate_of_own_arrivals_is_checked_and_a_cut_block_by_what_it_sent() -> None:

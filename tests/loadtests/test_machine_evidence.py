@@ -1,48 +1,43 @@
-"""What `make evidence` keeps of a machine and what it says, over results that are made up."""
+"""What `make evidence` keeps of a machine, from commands that leave made-up results."""
 
 from __future__ import annotations
 
-import subprocess
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.support.machine_evidence import Evidence, clone_of
+from loadtests.compare.page import make_picture
+from tests.support import machine_evidence
 from tests.support.made_plans import make_plan, make_report
 from tests.support.made_results import CLEAR, make_results
 
 PLAN = make_plan("quick", 1, ["eager", "compiled"], [1])
 
 
-def test_a_sweep_that_is_not_valid_is_kept_although_make_ends_with_another_code(tmp_path: Path) -> None:
-    clone = tmp_path / "clone"
-    clone.mkdir()
-    (clone / "Makefile").write_text("bench:\n\t@exit 1\n")
-    make_report(make_results(clone / "results" / "20260101T000000Z-01234567", CLEAR, plan=PLAN, fail=1))
-    evidence = Evidence(clone, tmp_path / "kept")
-    evidence.bench()
-    assert evidence.failed[0] == "make bench"
-    assert (tmp_path / "kept" / "requests.jsonl").exists()
+def test_all_that_was_measured_is_kept_and_what_failed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "clone" / "results"
 
+    def run(_: Path, *command: str, failed: int = 1) -> machine_evidence.Found:
+        folder = Path(command[-1]) if "--out" in command else results / "20260101T000000Z-0"
+        if command[1] == "selftest":
+            (results / "selftest-0").mkdir()
+            told = {"counts": {"failed": 1}, "outcome": "failed"}
+            (results / "selftest-0" / "selftest.json").write_text(json.dumps(told))
+        elif command[1] in ("bench", "sweep"):
+            make_report(make_results(folder, CLEAR, plan=PLAN))
+        elif "--out" in command:
+            make_picture(list(map(Path, command[2:-2])), folder)
+        return " ".join(command[:2]), "exit code 0", True
 
-def test_a_tree_with_changes_is_refused_and_a_clean_one_cloned(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-
-    def git(*arguments: str) -> str:
-        own = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-        return subprocess.run(
-            ["git", *own, *arguments], cwd=root, check=True, capture_output=True, text=True
-        ).stdout
-
-    git("init", "--quiet")
-    (root / "file").write_text("one")
-    git("add", "file")
-    git("commit", "--quiet", "--message", "one")
-    clone, commit = clone_of(root, tmp_path)
-    assert (clone / "file").read_text() == "one"
-    assert git("rev-parse", "HEAD").startswith(commit)
-    assert len(commit) == 8
-    (root / "file").write_text("two")
-    with pytest.raises(ValueError, match="commit first"):
-        clone_of(root, tmp_path / "again")
+    monkeypatch.setattr(machine_evidence, "run", run)
+    found = list(machine_evidence.measured(tmp_path / "clone", tmp_path / "kept"))
+    assert [what for what, _, holds in found if not holds] == [
+        "cells whose requests queued: 0", "selftest: no row fails, complete",
+    ]  # fmt: skip
+    assert found[-1][1].startswith("5 sweeps of one build agree: compiled in 5 of 5")
+    assert {"requests.jsonl", "report.html"} <= {path.name for path in (tmp_path / "kept").iterdir()}
+    assert (tmp_path / "kept-selftest" / "selftest.json").is_file()
+    assert len(list((tmp_path / "kept-five-sweeps").glob("seed-*/summary.csv"))) == 5

@@ -14,20 +14,27 @@ from random import Random
 import msgspec
 import pytest
 
-from loadtests.peers import catalogue
+from loadtests.peers import process as processes
 from loadtests.peers import run as running
-from loadtests.peers.catalogue import RUNTIMES, Rival, interpreter
-from loadtests.peers.process import RivalError, RivalProcess
-from loadtests.peers.reference import TIE, Reference, ReferenceRow, difference, text_difference
+from loadtests.peers.process import RUNTIMES, Rival, RivalError, RivalProcess, interpreter
 from loadtests.peers.results import (
     PEERS_FILE,
     CallRow,
     Contestant,
     PeersError,
     PeersRun,
+    leaving,
+    summaries,
 )  # fmt: skip
-from loadtests.peers.run import PeersPlan, run_peers
-from loadtests.peers.tables import leaving, summaries
+from loadtests.peers.run import (
+    TIE,
+    PeersPlan,
+    Reference,
+    ReferenceRow,
+    difference,
+    run_peers,
+    text_difference,
+)  # fmt: skip
 from loadtests.run.target import Target
 from tests.support import fake_service
 from tests.support.fake_service import Script
@@ -210,13 +217,7 @@ def rival(behaviour: str, folder: Path) -> Iterator[RivalProcess]:
         yield process
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "said"),
-    [
-        ("garbage", "not JSON"),
-        ("silent", "no answer within 1 s"),
-    ],
-)
+@pytest.mark.parametrize(("behaviour", "said"), [("garbage", "not JSON"), ("silent", "no answer within 1 s")])
 def test_what_is_no_answer_is_an_error_that_names_it(behaviour: str, said: str, tmp_path: Path) -> None:
     with rival(behaviour, tmp_path) as process, pytest.raises(RivalError, match=said):
         process.ask(CALL, 1.0 if behaviour == "silent" else 60.0)
@@ -275,17 +276,7 @@ def test_what_pip_cannot_install_is_said_in_its_words(
     requirements.write_text(f"absent @ file://{tmp_path}/absent-1.0-py3-none-any.whl\n")
     monkeypatch.setattr(Rival, "requirements", requirements)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(catalogue.venv, "create", create)
+    monkeypatch.setattr(processes.venv, "create", create)
     with pytest.raises(RivalError, match="absent"):
         interpreter(RUNTIMES[0], print)
-    assert not list(tmp_path.rglob(catalogue.STAMP))
-
-
-def test_every_rival_has_a_worker_and_pinned_requirements() -> None:
-    assert len({rival.name for rival in RUNTIMES}) == len(RUNTIMES)
-    for one in RUNTIMES:
-        worker = Path(catalogue.__file__).with_name("rivals").joinpath(f"model_{one.environment}.py")
-        assert worker.is_file()
-        lines = [line for line in one.requirements.read_text().splitlines() if line and line[0] != "#"]
-        assert all("==" in line for line in lines)
-        assert "torch==2.13.0" in lines
+    assert not list(tmp_path.rglob(processes.STAMP))

@@ -78,10 +78,7 @@ rounds = 8
 
 # a block
 [[closed_loop]]
-new_tokens = [
-  4,
-  8,
-]
+new_tokens = [4, 8]
 concurrency = [1, 2]
 
 [[open_loop]]
@@ -117,35 +114,6 @@ def test_a_preset_written_as_a_plan_file_is_the_same_plan(preset: str, changed: 
     read = read_plan_file(written(tmp_path, toml_of(chosen.document)))
     assert plan == chosen.plan == plan_of(read)
     assert read.modes == plan.modes
-
-
-LOADED = """\
-name = "own"
-modes = ["eager"]
-batch_sizes = [1]
-rounds = 8
-
-[[closed_loop]]
-
-[[open_loop]]
-rates = [5, 40.5]
-arrivals = "constant"
-
-[[open_loop]]
-loads = [0.9, 1.2]
-"""
-
-
-def test_load_past_saturation_is_written_and_read_again(tmp_path: Path) -> None:
-    document = read_plan_file(written(tmp_path, LOADED))
-    assert parse_plan(toml_of(document)) == document
-    plan = plan_of(document)
-    assert [cell.name.removeprefix("eager b=1 short n=32 ") for cell in plan.cells if cell.open_loop] == [
-        "rate=5/s constant",
-        "rate=40.5/s constant",
-        "load=0.9",
-        "load=1.2",
-    ]
 
 
 def test_a_table_names_batch_sizes_by_their_place_or_by_number(tmp_path: Path) -> None:

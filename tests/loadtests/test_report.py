@@ -28,8 +28,10 @@ from loadtests.report.sections import sections
 from loadtests.report.surroundings import environment, reproduce
 from loadtests.report.terminal import print_findings
 from loadtests.report.wording import saved
-from loadtests.run.run_file import SweepRun, read_run
+from loadtests.run.run_file import read_run
+from service.front.settings import read_advice
 from service.modes import MODES, Effect, Mode, default_modes
+from service.statistics.boundedness import decode_bytes
 from tests.support.fake_service import STEP_SECONDS
 from tests.support.made_plans import make_plan, make_report
 from tests.support.made_results import (
@@ -43,6 +45,36 @@ from tests.support.made_results import (
     with_machine,
     with_samples,
 )
+
+PLAN = make_plan("quick", 1, ["eager", "inference_mode", "compiled"], [1, 4])
+
+
+def test_a_service_reads_what_the_report_has_chosen(tmp_path: Path) -> None:
+    made = make_results(tmp_path, plan=PLAN)
+    make_report(made)
+    found = read_advice(made)
+    assert [(one.batch_size, one.mode) for one in found.batches] == [(1, "compiled"), (4, "compiled")]
+    assert found.batches[0].reason.endswith("× the speed of inference_mode")
+    assert (found.model, found.model_hash, found.device_name) == ("tiny", "0123456789ab", "a CPU")
+    document = json.loads((made / "advice.json").read_text())
+    speedup = document["batches"][0]["speedup"]
+    assert (speedup["vs"], document["commit"]) == ("inference_mode", read_run(made).environment["commit"])
+    assert document["batches"][0]["state"] == "faster"
+    assert document["left_out"] == ["no_grad", "reduce-overhead", "max-autotune", "aot-inductor"]
+    assert speedup["low"] < speedup["ratio"] < speedup["high"]
+
+
+def test_an_invalid_sweep_says_so_and_is_refused(tmp_path: Path) -> None:
+    make_report(make_results(tmp_path, plan=PLAN, fail=1))
+    with pytest.raises(ValueError, match="is not valid"):
+        read_advice(tmp_path)
+
+
+def test_a_batch_size_that_was_not_decided_is_absent(tmp_path: Path) -> None:
+    few = msgspec.structs.replace(PLAN, rounds=5, rounds_most=None)
+    make_report(make_results(tmp_path, plan=few))
+    assert json.loads((tmp_path / "advice.json").read_text())["batches"] == []
+
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,6 +137,18 @@ def test_too_few_rounds_are_reported_as_undecided(tmp_path: Path) -> None:
     assert headline["text"].startswith("Not resolved: fewer than 8 rounds")
     assert [batch["ship"] for batch in headline["batches"]] == [None] * 3
     assert "fewer than 8 rounds: too few to tell modes apart" in page(tmp_path)
+    assert all(batch["speedup"] is batch["payback_requests"] is None for batch in headline["batches"])
+
+
+def test_a_sweep_that_was_interrupted_within_its_first_round_is_reported(tmp_path: Path) -> None:
+    """With a batch size whose last mode has no request."""
+    plan = make_plan("quick", 2, ["eager", "inference_mode", "compiled"], [1, 4])
+    plan = msgspec.structs.replace(plan, rounds=1, rounds_most=None)
+    rows = make_results(tmp_path, plan=plan, complete=False) / "requests.jsonl"
+    rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:-3]))
+    measured = [{one.cell.mode for one in verdict.modes} for verdict in findings(tmp_path).main]
+    assert [len(modes) for modes in measured] == [3, 2]
+    assert make_report(tmp_path)["valid"] is False
 
 
 def test_a_failed_gate_stands_before_everything_else(tmp_path: Path) -> None:
@@ -150,7 +194,7 @@ def test_every_plot_has_a_caption_only_traces_of_the_basic_bundle_and_no_end_of_
     clear: Path,
 ) -> None:
     drawn = list(all_plots(Findings(read_results(clear))))
-    shown = ["speedup", "parts", "latency", "throughput", "index", "timeline"]
+    shown = ["speedup", "parts", "latency", "throughput", "index", "trade-off", "timeline"]
     assert [plot.id for plot in drawn] == shown
     captions = re.findall(r"<figcaption>\s*<h3>(.+?)</h3>\s*(.+?)</figcaption>", page(clear), flags=re.DOTALL)
     assert len(captions) == len(drawn)
@@ -373,6 +417,36 @@ def test_fusion_and_launch_are_shown_only_where_all_four_modes_ran_as_themselves
     assert section_of(designed(tmp_path, **change), "Fusion × launch") is None
 
 
+# ---------------------------------------------------------------- roofline
+
+
+@pytest.mark.parametrize(("canary", "rate"), [(5e9, 10e9), (20e9, 20e9)])
+def test_each_mode_and_batch_has_its_bytes_and_its_arithmetic_over_its_kernels(
+    tmp_path: Path, canary: float, rate: float
+) -> None:
+    """By the rate that the engine read, or that a round's canary did where that is higher."""
+    make_results(tmp_path)
+    assert section_of(tmp_path, "Roofline of decode").note.startswith("Unknown:")
+    step_bytes = {"weights": 12_000_000, "cache_per_position": 6_144, "activations_per_row": 70_000}
+    known = {
+        "memory_bandwidth": {"kind": "read", "bytes_per_second": 10e9, "buffer_bytes": 12_000_000},
+        "matrix_rate": {"flops_per_second": 50e9, "size": 512}, "step_bytes": step_bytes,
+        "step_flops": {"per_row": 6_000_000, "per_position": 4_608},
+    }  # fmt: skip
+    edit_run(with_machine(with_intervals(tmp_path), [canary], [0.0]), lambda run: run.engine.update(known))
+    (table,) = section_of(tmp_path, "Roofline of decode").tables
+    summaries = [one for verdict in findings(tmp_path).main for one in verdict.modes]
+    for row, summary in zip(table.rows, summaries, strict=True):
+        batch, decode = summary.cell.batch_size, summary.decode
+        positions = summary.prompt_tokens / batch + (decode.steps + 1) / 2
+        kernel = decode.kernel_seconds / decode.steps
+        bandwidth = 100 * decode_bytes(step_bytes, batch, positions) / kernel / rate
+        arithmetic = 100 * batch * (6_000_000 + 4_608 * positions) / kernel / 50e9
+        assert [number(cell.text) for cell in row[5:7]] == pytest.approx([bandwidth, arithmetic], rel=0.006)
+        assert ends(row[5])[0] < bandwidth < ends(row[5])[1]
+        assert row[7].text == ("memory" if bandwidth > arithmetic else "arithmetic")
+
+
 # ---------------------------------------------------------------- where it was measured
 
 
@@ -380,19 +454,11 @@ def lines(folder: Path) -> dict[str, str]:
     return dict(environment(read_run(folder)))
 
 
-@pytest.mark.parametrize(
-    ("workers", "processes"),
-    [(None, "one process on core 0"), (3, "3 load processes and their master, all on core 0")],
-)
-def test_the_load_generators_processes_are_always_shown(
-    tmp_path: Path, workers: int | None, processes: str
-) -> None:
-    def change(run: SweepRun) -> None:
-        run.settings = {"workers": workers} if workers else {}
-
-    edit_run(make_results(tmp_path), change)
-    assert lines(tmp_path)["load generator"] == processes
-    assert ("--workers 3" in reproduce(read_run(tmp_path))[-1]) == (workers == 3)
+def test_the_load_generators_processes_are_always_shown(tmp_path: Path) -> None:
+    assert lines(make_results(tmp_path))["load generator"] == "one process on core 0"
+    edit_run(tmp_path, lambda run: run.settings.update(workers=3))
+    assert lines(tmp_path)["load generator"] == "3 load processes and their master, all on core 0"
+    assert "--workers 3" in reproduce(read_run(tmp_path))[-1]
 
 
 def test_a_service_that_does_not_say_its_machine_is_unknown(tmp_path: Path) -> None:

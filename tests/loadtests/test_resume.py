@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -233,6 +234,23 @@ def test_two_sweeps_cannot_share_a_folder_and_the_other_is_named(stopped: tuple[
         with locked(folder):
             assert (folder / "sweep.lock").read_text() == f"{os.getpid()}\n"
     assert not (folder / "sweep.lock").exists()
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, flock, calls = tmp_path / "sweep.lock", fcntl.flock, list[int]()
+
+    def flock_once_its_owner_has_ended(file: Any, operation: int) -> None:
+        calls.append(operation)
+        if len(calls) == 1:
+            path.unlink()
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_once_its_owner_has_ended)
+    with locked(tmp_path) as descriptor:
+        assert len(calls) == 2
+        assert os.path.samestat(os.fstat(descriptor), path.stat())
 
 
 # ---------------------------------------------------------------- past saturation

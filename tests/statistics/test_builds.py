@@ -12,7 +12,6 @@ from service.statistics.choice import (
     Difference,
     Scatter,
     Sweeps,
-    apart,
     difference,
     most_named,
     over_sweeps,
@@ -22,7 +21,6 @@ from service.statistics.choice import (
 from service.statistics.intervals import Interval
 
 NONE = Scatter(0.0)
-OPEN = Interval(9.0, -math.inf, math.inf, 1)
 SAME = "no detectable difference"
 DRAWS = Random("references")
 FIRST, SECOND, SHORT = ([DRAWS.lognormvariate(0.1, 0.4) for _ in range(count)] for count in (9, 9, 4))
@@ -66,17 +64,6 @@ def test_what_a_stated_scatter_can_detect_is_the_sum_of_both_quantiles() -> None
     """1.96 and 0.842 standard errors: 5 % two-sided, and a power of 80 %."""
     found = Difference(0.0, 0.01, math.inf, "rounds", 8).smallest_detectable()
     assert math.log(found) == pytest.approx((1.959964 + 0.841621) * 0.01, rel=1e-5)
-
-
-@pytest.mark.parametrize(("distance", "told"), [(0.301, True), (0.299, False), (-0.301, False)])
-def test_intervals_are_apart_beyond_both_facing_halves_and_the_scatter(distance: float, told: bool) -> None:
-    """√(0.2² + 0.1² + 0.2²) = 0.3, of which the last is 1.96 · √2 · the deviation."""
-    scatter = Scatter(0.2 / (1.959964 * math.sqrt(2)))
-    less = Interval(2.0, 0.1, 2.0 * math.exp(0.1), 8)
-    more = Interval(*(2.0 * math.exp(distance + end) for end in (0.0, -0.2, 5.0)), samples=8)
-    assert apart(more, less, scatter) == told
-    for one, other in ((more, OPEN), (OPEN, less)):
-        assert not apart(one, other, NONE)
 
 
 def build(

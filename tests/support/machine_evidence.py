@@ -17,20 +17,20 @@ import argparse
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
-import sys
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from service.machine import processor_name
 
 ROOT = Path(__file__).parents[2]
 SEEDS = (11, 12, 13, 14, 15)
-MOST_BENCH_SECONDS = 7 * 60
+MOST_BENCH_MINUTES = 7
 COMMAND = ".venv/bin/launchbound"
 OF_A_SWEEP = ("report.md", "summary.csv", "validation.json")
 """What is kept of each of five: their rows are some megabytes."""
@@ -38,14 +38,56 @@ OF_A_SWEEP = ("report.md", "summary.csv", "validation.json")
 _OF_THE_CALLER = ("LAUNCHBOUND_", "MAKE", "MFLAGS")
 """What begins so is this service's settings, or says that a `make` runs within another."""
 
-_NO_NAMES = {"amd", "intel", "gen", "cpu", "processor", "family", "model"}
+Found = tuple[str, str, bool]
+"""What was measured with its bound, what came out, and whether that holds."""
 
 
-def machine_name(processor: str, cores: int) -> str:
-    """'epyc2' of an AMD EPYC with two cores: the first word of its name that is no vendor's."""
-    words = "".join(letter if letter.isalpha() else " " for letter in processor.lower()).split()
-    named = [word for word in words if len(word) > 2 and word not in _NO_NAMES]
-    return f"{named[0] if named else 'machine'}{cores}"
+def measured(clone: Path, target: Path) -> Iterator[Found]:
+    """Measure in `clone`, a fresh one of the tree; what comes is kept in folders named after `target`."""
+    results = clone / "results"
+    began = monotonic()
+    yield run(clone, "make", "bench", failed=2)
+    minutes = (monotonic() - began) / 60
+    bench = next(results.glob("2*"))
+    kept(bench, target)
+    yield f"make bench, cold: ≤ {MOST_BENCH_MINUTES} min", f"{minutes:.1f} min", minutes <= MOST_BENCH_MINUTES
+    with (bench / "summary.csv").open(encoding="utf-8", newline="") as file:
+        queued = sum(bool(float(row["queue_seconds_mean"])) for row in csv.DictReader(file))
+    yield "cells whose requests queued: 0", str(queued), not queued
+
+    yield run(clone, COMMAND, "selftest")
+    selftest = next(results.glob("selftest-*"))
+    kept(selftest, Path(f"{target}-selftest"))
+    document = json.loads((selftest / "selftest.json").read_text())
+    yield "selftest: no row fails, complete", str(document["counts"]), document["outcome"] == "passed"
+    yield run(clone, COMMAND, "report", str(bench))
+    kept(bench, target)
+
+    together, pages = Path(f"{target}-five-sweeps"), results / "together"
+    shutil.rmtree(together, ignore_errors=True)
+    # Beside the selftest, by which each report's intervals are.
+    folders = [results / f"seed-{seed}" for seed in SEEDS]
+    for seed, folder in zip(SEEDS, folders, strict=True):
+        yield run(clone, COMMAND, "sweep", "--preset", "quick", "--seed", str(seed), "--out", str(folder))
+        (together / folder.name).mkdir(parents=True)
+        for name in OF_A_SWEEP:
+            shutil.copy(folder / name, together / folder.name)
+    yield run(clone, COMMAND, "report", *map(str, folders), "--out", str(pages))
+    shutil.copy(pages / "runs.md", together / "README.md")
+    document = json.loads((pages / "runs.json").read_text())
+    agreed = all(group["replicates"] for group in document["repeats"]["groups"])
+    yield "five sweeps: at least 4 of 5 everywhere", document["headline"], agreed
+
+
+def run(clone: Path, *command: str, failed: int = 1) -> Found:
+    """Run `command` in the clone; it may have `failed` (make says 2). Raises RuntimeError for other codes."""
+    print(f"\n== {' '.join(command)}", flush=True)
+    own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_CALLER)}
+    environment = own | {"LAUNCHBOUND_CACHE_FOLDER": str(clone.parent / "cache")}
+    code = subprocess.run(command, cwd=clone, env=environment, check=False).returncode
+    if code not in (0, failed):
+        raise RuntimeError(f"{' '.join(command)} ended with exit code {code}")
+    return " ".join(command[:2]), f"exit code {code}", not code
 
 
 def kept(results: Path, target: Path) -> None:
@@ -54,129 +96,35 @@ def kept(results: Path, target: Path) -> None:
     shutil.copytree(results, target, ignore=shutil.ignore_patterns("*.log"))
 
 
-class Evidence:
-    """What is measured in `clone`, a fresh one of the tree, and kept under names that begin with `target`."""
-
-    def __init__(self, clone: Path, target: Path) -> None:
-        self._clone = clone
-        self._target = target
-        own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_CALLER)}
-        self._environment = own | {"LAUNCHBOUND_CACHE_FOLDER": str(clone.parent / "cache")}
-        self.failed: list[str] = []
-        self.found: list[tuple[str, str, str]] = []
-
-    def bench(self) -> None:
-        """`make bench` with empty caches, timed."""
-        began = monotonic()
-        self._run("make", "bench", failed=2)
-        seconds = monotonic() - began
-        results = self._left("2*")
-        kept(results, self._target)
-        self._found("make bench, cold", _minutes(seconds), "≤ 7 min", seconds <= MOST_BENCH_SECONDS)
-        waited = [row["cell"] for row in _rows(results / "summary.csv") if float(row["queue_seconds_mean"])]
-        self._found("cells whose requests queued", str(len(waited)), "0", not waited)
-
-    def selftest(self) -> None:
-        """The complete selftest, and the report by it."""
-        self._run(COMMAND, "selftest")
-        folder = self._left("selftest-*")
-        kept(folder, Path(f"{self._target}-selftest"))
-        document = json.loads((folder / "selftest.json").read_text())
-        counts: dict[str, Any] = document["counts"]
-        said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
-        self._found("selftest", said, "no row fails, complete", document["outcome"] == "passed")
-        results = self._left("2*")
-        self._run(COMMAND, "report", str(results))
-        kept(results, self._target)
-
-    def five_sweeps(self) -> None:
-        """Quick sweeps, each of a start of its own, and what they say together."""
-        together = Path(f"{self._target}-five-sweeps")
-        shutil.rmtree(together, ignore_errors=True)
-        # Beside the selftest, by which each report's intervals are.
-        folders = [self._clone / "results" / f"seed-{seed}" for seed in SEEDS]
-        for seed, folder in zip(SEEDS, folders, strict=True):
-            self._run(COMMAND, "sweep", "--preset", "quick", "--seed", str(seed), "--out", str(folder))
-            (together / folder.name).mkdir(parents=True)
-            for name in OF_A_SWEEP:
-                shutil.copy(folder / name, together / folder.name)
-        pages = self._clone / "results" / "together"
-        self._run(COMMAND, "report", *map(str, folders), "--out", str(pages))
-        shutil.copy(pages / "runs.md", together / "README.md")
-        document = json.loads((pages / "runs.json").read_text())
-        agreed = all(group["replicates"] for group in document["repeats"]["groups"])
-        self._found("five sweeps", document["headline"], "at least 4 of 5 everywhere", agreed)
-
-    def _left(self, pattern: str) -> Path:
-        """The folder that a command has left. Raises RuntimeError without one."""
-        for path in (self._clone / "results").glob(pattern):
-            return path
-        raise RuntimeError(f"no results/{pattern} was left: what the command said stands above")
-
-    def _run(self, *command: str, failed: int = 1) -> None:
-        """Run `command` in the clone. That it `failed` is noted (make says 2); other exit codes raise."""
-        print(f"\n== {' '.join(command)}", flush=True)
-        code = subprocess.run(command, cwd=self._clone, env=self._environment, check=False).returncode
-        if code not in (0, failed):
-            raise RuntimeError(f"{' '.join(command)} ended with exit code {code}")
-        if code:
-            self.failed.append(" ".join(command[:2]))
-
-    def _found(self, what: str, value: str, bound: str, holds: bool) -> None:
-        self.found.append((what, value, f"{bound}{'' if holds else ': NO'}"))
-        if not holds:
-            self.failed.append(what)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-
-
-def clone_of(root: Path, work: Path) -> tuple[Path, str]:
-    """A fresh clone of `root` in `work`, and its commit. Raises ValueError for a tree with changes."""
-    if _git(root, "status", "--porcelain", "--untracked-files=no"):
-        raise ValueError("there are uncommitted changes: commit first, what is kept names its commit")
-    clone = work / "clone"
-    _git(root, "clone", "--quiet", str(root), str(clone))
-    return clone, _git(root, "rev-parse", "--short=8", "HEAD")
-
-
-def _git(root: Path, *arguments: str) -> str:
-    return subprocess.run(
-        ["git", *arguments], cwd=root, check=True, capture_output=True, text=True
-    ).stdout.strip()
+def git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> int:
     """Measure, keep and print; the exit code."""
+    no_names = {"amd", "intel", "gen", "cpu", "processor", "family", "model"}
+    words = re.findall(r"[a-z]{3,}", (processor_name() or "").lower())
+    named = [word for word in words if word not in no_names]
+    default = f"{named[0] if named else 'machine'}{os.cpu_count() or 1}"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    default = machine_name(processor_name() or "", os.cpu_count() or 1)
     parser.add_argument("--machine", default=default, help=f"its name in the folders (default: {default})")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks", help="where they are kept")
     given = parser.parse_args()
+    if git("status", "--porcelain", "--untracked-files=no"):
+        parser.error("there are uncommitted changes: commit first, what is kept names its commit")
     work = Path(tempfile.mkdtemp(prefix="launchbound-evidence-"))
     print(f"working in {work}, which stays there where this ends early", flush=True)
-    try:
-        clone, commit = clone_of(ROOT, work)
-    except ValueError as error:
-        work.rmdir()
-        print(f"evidence: {error}", file=sys.stderr)
-        return 2
+    git("clone", "--quiet", str(ROOT), str(work / "clone"))
+    commit = git("rev-parse", "--short=8", "HEAD")
     target = given.out / f"{datetime.now(UTC):%Y%m%d}-{given.machine}-{commit}"
-    evidence = Evidence(clone, target)
-    for measure in (evidence.bench, evidence.selftest, evidence.five_sweeps):
-        measure()
+    found = list(measured(work / "clone", target))
     shutil.rmtree(work)
     print()
-    for what, value, bound in evidence.found:
-        print(f"{what}: {value} ({bound})")
+    for what, value, holds in found:
+        print(f"{what}: {value}{'' if holds else ': NO'}")
     print(f"kept: {target}, {target.name}-selftest, {target.name}-five-sweeps")
-    return 1 if evidence.failed else 0
+    return 0 if all(holds for *_, holds in found) else 1
 
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from loadtests.plan.cells import Cell, Plan, order
 from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
@@ -65,8 +65,8 @@ def make_results(
                     failed = bool(number) and fail > 0
                     fail -= failed
                     seconds = 0.02 * cell.batch_size * relative[cell.mode] * factor
-                    row = _row(cell, number, sequence, now, seconds, failed, device, switches)
-                    rows.write(row | {"index": index})
+                    row = _row(cell, number, now, seconds, failed, device, switches)
+                    rows.write(row | {"index": index, "sequence": sequence, "request_id": str(sequence)})
                     if number and not failed:
                         latencies.add(cell.name, number, [seconds])
                     now, sequence = now + seconds, sequence + 1
@@ -81,37 +81,29 @@ def make_results(
     write_run(folder, run)
     (folder / SCRAPES_FOLDER).mkdir()
     (folder / SCRAPES_FOLDER / "before.prom").write_text(scrape_text({}))
-    (folder / SCRAPES_FOLDER / "after.prom").write_text(scrape_text(_counts(folder)))
+    (folder / SCRAPES_FOLDER / "after.prom").write_text(
+        scrape_text(Counter(row.mode for row in each_row(folder)))
+    )
     write_validation(folder, validate_folder(folder, run))
     return folder
 
 
 def _row(
-    cell: Cell,
-    number: int,
-    sequence: int,
-    now: float,
-    seconds: float,
-    failed: bool,
-    device: str,
-    switches: int,
+    cell: Cell, number: int, now: float, seconds: float, failed: bool, device: str, switches: int
 ) -> dict[str, object]:
     tokens = cell.new_tokens
     measured = timings(cell.mode, cell.batch_size, tokens) | {"involuntary_switches": switches}
     if device == "cuda":
-        measured |= {
-            "kernel_seconds": None,
-            "sync_wait_seconds": 0.001,
-            "sources": {"dispatch": "measured", "kernel": None},
-        }
+        measured |= {"kernel_seconds": None, "sync_wait_seconds": 0.001}
+        measured["sources"] = {"dispatch": "measured", "kernel": None}
         for phase in ("prefill", "decode"):
             measured[phase] |= {"kernel_seconds": None, "sync_wait_seconds": 0.0005}
     fields: dict[str, object] = {
-        "run": "a-run", "cell": cell.name, "control": cell.control, "round": number, "sequence": sequence,
+        "run": "a-run", "cell": cell.name, "control": cell.control, "round": number,
         "stage": "measure" if number else "warmup", "mode": cell.mode,
         "effective_mode": "compiled-cpp" if cell.mode == "reduce-overhead" else cell.mode,
         "batch_size": cell.batch_size, "prompt_set": cell.prompt_set, "new_tokens": tokens,
-        "concurrency": cell.concurrency, "load": cell.load, "rate": cell.rate, "request_id": str(sequence),
+        "concurrency": cell.concurrency, "load": cell.load, "rate": cell.rate,
         "intended_start": now, "start": now, "latency_seconds": seconds,
         "latency_from_intended_seconds": seconds, "status": 500 if failed else 200,
         "error": "the engine broke" if failed else None,
@@ -119,13 +111,6 @@ def _row(
     if failed:
         return fields
     return fields | {"prompt_tokens": 6, "completion_tokens": tokens * cell.batch_size} | measured
-
-
-def _counts(folder: Path) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for row in each_row(folder):
-        counts[row.mode] = counts.get(row.mode, 0) + 1
-    return counts
 
 
 def scrape_text(counts: Mapping[str, int]) -> str:
@@ -261,90 +246,50 @@ def make_load(
 ) -> Path:
     """A sweep of the preset quick at batch 1, with each of `rates` for every mode of `SERVICE`.
 
-    The blocks `cut`, by round and mode, end after half of their requests, at the highest rate.
+    Requests come as of many clients, and are answered in turn. The blocks `cut`, by round and mode, end after
+    half of their requests, at the highest rate.
     """
-    cells = [
-        Cell(mode=mode, batch_size=1, rate=rate, requests=requests) for rate in rates for mode in SERVICE
-    ]
-    make_results(folder, plan=_plan(cells, list(SERVICE), rounds))
-    cut_cells = {
-        (number, cell.name): cell
-        for number, mode in cut
-        for cell in cells[-len(SERVICE) :]
-        if cell.mode == mode
+    plan = make_plan("quick", 1, modes=list(SERVICE), batch_sizes=[1])
+    cells = {
+        cell.name: cell
+        for rate in rates
+        for mode in SERVICE
+        for cell in [Cell(mode=mode, batch_size=1, rate=rate, requests=requests)]
     }
-    _replace_rows(folder, cells, most_waiting, rounds, set(cut_cells))
-    edit_run(folder, lambda run: run.client.rates.update({cell.name: cell.rate or 0.0 for cell in cells}))
-    blocks = [
-        CutBlock(round=number, cell=name, sent=requests // 2, reason="its queue only grew")
-        for number, name in cut_cells
-    ]
-    edit_run(folder, lambda run: run.cut_visits.extend(blocks))
+    loaded = (*plan.cells, *cells.values())
+    make_results(folder, plan=msgspec.structs.replace(plan, rounds=rounds, rounds_most=None, cells=loaded))
+    reason = "its queue only grew"
+    last = {cell.mode: cell.name for cell in cells.values() if cell.rate == rates[-1]}
+    ended = [(number, last[mode]) for number, mode in cut]
+    blocks = [CutBlock(round=number, cell=name, sent=requests // 2, reason=reason) for number, name in ended]
+    path, random, written = folder / "requests.jsonl", Random(3), list[Row]()
+    due, free, begins = 0.0, 0.0, list[float]()
+    for row in map(json.loads, path.read_text().splitlines()):
+        cell = cells.get(row["cell"])
+        if cell is not None and row["stage"] == "measure":
+            due += random.expovariate(cell.rate or 0.0)
+            if not row["index"]:
+                due, free, begins = 0.0, 0.0, []
+            at = 1_700_000_000.0 + 1000.0 * row["round"] + due
+            row |= {"intended_start": at, "start": at}
+            service = SERVICE[cell.mode] * random.lognormvariate(-0.011, 0.15)
+            if len(begins) >= most_waiting and begins[-most_waiting] > due:
+                row |= _answer(service, None)
+            else:
+                begins.append(max(due, free))
+                free = begins[-1] + service
+                row |= _answer(service, free - due)
+            if (row["round"], cell.name) in ended and row["index"] >= requests // 2:
+                continue
+        written.append(row)
+    path.write_text("".join(json.dumps(row) + "\n" for row in written))
+
+    def note(run: SweepRun) -> None:
+        run.client.rates.update({name: cell.rate or 0.0 for name, cell in cells.items()})
+        run.cut_visits.extend(blocks)
+
+    edit_run(folder, note)
     return folder
-
-
-def _plan(cells: Sequence[Cell], modes: list[str], rounds: int) -> Plan:
-    plan = make_plan("quick", 1, modes=modes, batch_sizes=[1])
-    return msgspec.structs.replace(plan, rounds=rounds, rounds_most=None, cells=(*plan.cells, *cells))
-
-
-def _replace_rows(
-    folder: Path,
-    cells: Sequence[Cell],
-    most_waiting: int,
-    rounds: int,
-    cut: set[tuple[int, str]],
-) -> None:
-    path = folder / "requests.jsonl"
-    names = {cell.name for cell in cells}
-    kept, models = [], {}
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
-        if row["cell"] not in names:
-            kept.append(row)
-        else:
-            models[row["cell"]] = row
-    random = np.random.default_rng(3)
-    for cell in cells:
-        kept += _rows(cell, models[cell.name], SERVICE[cell.mode], most_waiting, rounds, cut, random)
-    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-
-
-def _rows(
-    cell: Cell,
-    model: dict[str, Any],
-    seconds: float,
-    most_waiting: int,
-    rounds: int,
-    cut: set[tuple[int, str]],
-    random: np.random.Generator,
-) -> Iterator[dict[str, Any]]:
-    gaps = random.exponential(1.0, (rounds, cell.requests)) / (cell.rate or 0.0)
-    gaps[:, 0] = 0.0
-    service = seconds * random.lognormal(-0.011, 0.15, gaps.shape)
-    arrivals = np.cumsum(gaps, axis=1)
-    for number, (due, own) in enumerate(zip(arrivals.tolist(), service.tolist(), strict=True), 1):
-        start = model["start"] + 1000.0 * number
-        sent = cell.requests // 2 if (number, cell.name) in cut else cell.requests
-        answers = [_answer(*one) for one in _in_turn(due, own, most_waiting)]
-        for index in range(sent):
-            at = {"round": number, "index": index, "stage": "measure", "intended_start": start + due[index]}
-            yield model | at | {"start": start + due[index]} | answers[index]
-
-
-def _in_turn(
-    due: Sequence[float], service: Sequence[float], most_waiting: int
-) -> Iterator[tuple[float, float | None]]:
-    """Each request's time in service and latency; None: so many waited that it was refused."""
-    begins = list[float]()
-    free = 0.0
-    for now, seconds in zip(due, service, strict=True):
-        if len(begins) >= most_waiting and begins[-most_waiting] > now:
-            yield seconds, None
-            continue
-        begins.append(max(now, free))
-        free = begins[-1] + seconds
-        yield seconds, free - now
 
 
 def _answer(service: float, total: float | None) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import io
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +21,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import launchbound
+from loadtests.compare.page import FLEET_PAGE_FILE, make_fleet_picture
 from loadtests.compare.runs import LETTERS
-from loadtests.fleet.report import CSV_FILE, PAGE_FILE, make_fleet_report
 from loadtests.fleet.run import (
     FLEET_FILE,
     LABEL,
@@ -45,9 +47,84 @@ from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RunError
 from service import ray_cluster
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE
-from tests.loadtests.fleet.fake_ray import FakeRay, RayError, RayTaskError, node, swept
 from tests.support.made_plans import make_plan
 from tests.support.made_results import CLEAR, make_results
+
+
+class RayError(Exception):
+    """A node has died, or something else of Ray's own."""
+
+
+class RayTaskError(RayError):
+    """What the code on a node raised, in `cause`."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"a long traceback\n{cause}")
+        self.cause = cause
+
+
+def node(name: str, kind: str | None, *, cpus: float = 2, gpus: float = 0) -> dict[str, Any]:
+    return {
+        "NodeID": name * 8,
+        "NodeManagerAddress": name,
+        "Labels": {} if kind is None else {LABEL: kind},
+        "Resources": {"CPU": cpus, "GPU": gpus},
+        "Alive": True,
+    }
+
+
+def swept(folder: Path, exit_code: int = 0) -> Swept:
+    """What a sweep brings that wrote `folder`."""
+    with TemporaryDirectory() as temporary:
+        packed = Path(shutil.make_archive(f"{temporary}/packed", "zip", folder)).read_bytes()
+    return Swept(exit_code=exit_code, node="n", niceness=0, folder=packed)
+
+
+class FakeRay:
+    """`end` of the options of a task says what it brings or raises; None: it runs for ever."""
+
+    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
+
+    def __init__(
+        self, *nodes: dict[str, Any], end: Callable[[Sequence[str]], Swept | BaseException | None]
+    ) -> None:
+        self.alive = list(nodes)
+        self.submitted: list[dict[str, Any]] = []
+        self.cancelled: list[int] = []
+        self.on_wait: Callable[[], None] = lambda: None
+        self._end = end
+        self._ends: dict[int, Swept | BaseException | None] = {}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return list(self.alive)
+
+    def remote(self, function: Any) -> Any:
+        return SimpleNamespace(
+            options=lambda **options: SimpleNamespace(
+                remote=lambda plan, arguments, code: self._submit(arguments, options)
+            )
+        )
+
+    def _submit(self, arguments: Sequence[str], options: dict[str, Any]) -> int:
+        number = len(self.submitted)
+        self.submitted.append(options)
+        self._ends[number] = self._end([options["label_selector"][LABEL], *arguments])
+        return number
+
+    def wait(self, refs: Sequence[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+        self.on_wait()
+        return [ref for ref in refs if self._ends[ref] is not None][:num_returns], []
+
+    def get(self, ref: int) -> Any:
+        end = self._ends[ref]
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+    def cancel(self, ref: int, force: bool) -> None:
+        assert force
+        self.cancelled.append(ref)
+
 
 PLAN = toml_of(overridden(preset_document("quick"), modes=["eager", "inference_mode"], batch_sizes=[1]))
 
@@ -79,7 +156,7 @@ def test_every_task_comes_back_with_its_folder_whole(tmp_path: Path, results: Pa
     for task in fleet.tasks:
         rows = (tmp_path / task.name / "requests.jsonl").read_bytes()
         assert rows == (results / "requests.jsonl").read_bytes()
-        assert (task.node, task.sweep_seconds, task.said) == ("n", 60.0, None)
+        assert (task.node, task.said) == ("n", None)
     assert {path.name for path in tmp_path.iterdir()} == {FLEET_FILE, *(task.name for task in fleet.tasks)}
     with pytest.raises(RunError, match="holds a fleet already"):
         begin(ray, fleet, tmp_path, silent)
@@ -184,7 +261,7 @@ def test_no_result_is_written_under_a_name_that_leads_out_of_its_folder(tmp_path
     with zipfile.ZipFile(data, "w") as archive:
         for name in ("../evil", "/evil", "a/../../evil", "sweep.log"):
             archive.writestr(name, name)
-    brought = Swept(exit_code=2, seconds=1.0, node="n", niceness=0, folder=data.getvalue())
+    brought = Swept(exit_code=2, node="n", niceness=0, folder=data.getvalue())
     ray = FakeRay(node("a", "k"), end=lambda _: brought)
     begin(ray, fleet_of(ray), tmp_path / "out", silent)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -256,7 +333,7 @@ def test_a_command_that_is_stopped_says_how_to_go_on_and_reports_what_has_finish
     assert ended.exit_code == code, ended.output
     assert said in ended.output
     assert f"launchbound fleet --resume {tmp_path}" in ended.output
-    assert (tmp_path / PAGE_FILE).is_file() == (code == EXIT_FAILED)
+    assert (tmp_path / FLEET_PAGE_FILE).is_file() == (code == EXIT_FAILED)
     assert states(tmp_path) == {"a": "not begun" if last == "a" else "complete", "b": "not begun"}
 
 
@@ -321,69 +398,43 @@ def measured(folder: Path, found: FleetTask, relative: dict[str, float] = CLEAR,
     return found
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A machine twice as fast as the other, and one that could not run."""
-    folder = tmp_path_factory.mktemp("fleet")
-    slow = measured(folder, task("slow"), seed=3)
-    fast = measured(folder, task("fast"), TWICE, seed=4)
+def test_the_first_sentence_says_which_machine_and_which_mode_after_what_is_not_there(tmp_path: Path) -> None:
+    """Of a machine twice as fast as the other, and one that could not run."""
+    slow = measured(tmp_path, task("slow"), seed=3)
+    fast = measured(tmp_path, task("fast"), TWICE, seed=4)
     gone = task("gone", state="failed", said="its node died")
-    return folder, make_fleet_report(fleet_in(folder, slow, fast, gone))
-
-
-def test_the_first_sentence_says_which_machine_and_which_mode_after_what_is_not_there(
-    two: tuple[Path, dict[str, Any]],
-) -> None:
-    folder, found = two
+    found = make_fleet_picture(fleet_in(tmp_path, slow, fast, gone))
     assert found["headline"] == (
-        "NOT MEASURED: gone-tiny. Most tokens per second: B (fast) with compiled at batch 1 and batch 4."
+        "NOT MEASURED: gone-tiny. Lowest latency: B (fast) with compiled at batch 1 and batch 4."
     )
-    assert len(found["rows"]) == 4
-    page, text = ((folder / name).read_text() for name in (PAGE_FILE, "fleet.md"))
-    for shown in (found["headline"], "its node died", "(slow)"):
-        assert shown in page
-        assert shown in text
-    assert "src=" not in page.partition("<main>")[0]
-    with (folder / CSV_FILE).open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["task"] for row in rows] == [row["task"] for row in found["rows"]]
-    for row, shown in zip(rows, found["rows"], strict=True):
-        assert float(row["latency_seconds"]) == shown["latency_seconds"]
-
-
-@pytest.mark.parametrize("faster", [1.0, 1.15])
-def test_machines_that_differ_by_less_than_sweeps_of_one_scatter_are_not_called_apart(
-    tmp_path: Path, faster: float
-) -> None:
-    one = measured(tmp_path, task("one"), seed=3)
-    relative = {mode: value / faster for mode, value in CLEAR.items()}
-    other = measured(tmp_path, task("other"), relative, seed=4)
-    headline = make_fleet_report(fleet_in(tmp_path, one, other))["headline"]
-    assert "A (one) with compiled" in headline
-    assert "B (other) with compiled" in headline
-    assert headline.endswith(", not told apart, at batch 1 and batch 4.")
+    assert [run["run"] for run in found["groups"]["tiny"][0]["runs"]] == ["B", "A"]
+    for name in (FLEET_PAGE_FILE, "fleet.md"):
+        text = (tmp_path / name).read_text()
+        assert all(shown in text for shown in (found["headline"], "its node died", "(slow)"))
 
 
 def test_a_machine_whose_sweep_is_not_valid_is_said_first_and_wins_nothing(tmp_path: Path) -> None:
     bad = measured(tmp_path, task("bad", state="not valid"), TWICE, fail=1)
     good = measured(tmp_path, task("good"))
-    found = make_fleet_report(fleet_in(tmp_path, bad, good))
-    assert found["headline"].startswith("NOT VALID: A (bad). One machine alone: B (good) with compiled at ")
-    assert {row["valid"] for row in found["rows"] if row["task"] == bad.name} == {False}
+    found = make_fleet_picture(fleet_in(tmp_path, bad, good))
+    assert found["headline"].startswith("NOT VALID: A (bad). One run alone: B (good) with compiled at ")
     done = CliRunner().invoke(launchbound.app, ["report", str(tmp_path)])
     assert done.exit_code == 1
     assert found["headline"] in done.stdout
+    headline = make_fleet_picture(fleet_in(tmp_path, bad))["headline"]
+    assert headline == "NOT VALID: A (bad). No run is valid: none can be named."
 
 
 def test_models_are_not_compared_with_each_other(tmp_path: Path) -> None:
     tiny, small = (measured(tmp_path, task("m", model)) for model in ("tiny", "small"))
-    headline = make_fleet_report(fleet_in(tmp_path, tiny, small))["headline"]
-    assert "tiny: One machine alone: A (m, tiny) with compiled" in headline
-    assert "small: One machine alone: B (m, small) with compiled" in headline
-    assert "Most tokens" not in headline
+    found = make_fleet_picture(fleet_in(tmp_path, tiny, small))
+    alone = "{0}: One run alone: {1} (m, {0}) with compiled at batch 1 and batch 4."
+    assert found["headline"] == f"{alone.format('tiny', 'A')} {alone.format('small', 'B')}"
+    assert list(found["groups"]) == ["tiny", "small"]
+    assert "small: Side by side" in (tmp_path / FLEET_PAGE_FILE).read_text()
 
 
 def test_a_fleet_of_which_nothing_is_measured_says_what_its_tasks_said(tmp_path: Path) -> None:
     gone = task("gone", state="failed", said="no such model")
     with pytest.raises(RowsError, match="gone-tiny: failed; no such model"):
-        make_fleet_report(fleet_in(tmp_path, gone))
+        make_fleet_picture(fleet_in(tmp_path, gone))
