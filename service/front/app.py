@@ -174,7 +174,10 @@ async def report_lag(record: Callable[[float], None]) -> None:
     while True:
         due = monotonic() + LAG_INTERVAL_SECONDS
         await asyncio.sleep(LAG_INTERVAL_SECONDS)
-        record(max(0.0, monotonic() - due))
+        try:
+            record(max(0.0, monotonic() - due))
+        except Exception:
+            log.exception("recording the lag of the event loop failed")
 
 
 def _bad_input(message: str) -> int:

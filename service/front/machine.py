@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -110,26 +111,31 @@ class CoreClaims:
 
     def __init__(self, cores: Iterable[int], of: str = "engine") -> None:
         self._sockets: list[socket.socket] = []
+        self._unknown: OSError | None = None
         self.shared: list[int] = []
         """Those that another one has."""
         for core in cores:
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 claim.bind(f"\0launchbound-{of}-core-{core}")
-            except OSError:
+            except OSError as error:
                 claim.close()
-                self.shared.append(core)
+                if error.errno == errno.EADDRINUSE:
+                    self.shared.append(core)
+                else:  # as in a sandbox without such sockets: no reason not to serve
+                    self._unknown = error
             else:
                 self._sockets.append(claim)
 
     @property
     def held(self) -> bool:
-        return not self.shared
+        return not self.shared and self._unknown is None
 
     @property
     def warning(self) -> str | None:
         if not self.shared:
-            return None
+            unknown = "whether another service's engine runs on the same cores is not known"
+            return None if self._unknown is None else f"{unknown}: {self._unknown}"
         cores = ", ".join(map(str, self.shared))
         return (
             f"the engine of another service runs on core {cores} too, and each slows the other down: give "

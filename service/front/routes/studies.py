@@ -70,6 +70,7 @@ STUDY: Responses = {
     200: {"model": dict[str, Any], "content": {EVENT_STREAM: {}}},
     **STUDY_ERRORS,
     **BODY_ERRORS,
+    **error(429, "Too many unfinished requests for another large body; see Retry-After."),
 }
 MOST_REPORTS = 100
 """Kept for a client that does not read them; the oldest are given up."""
