@@ -93,7 +93,7 @@ sbom: $(READY) ## the bill of materials of .venv: build/launchbound.cdx.json (Cy
 
 # On loopback, with services of its own, which it ends by pid; about twenty-five minutes on two cores. SOAK=1800 makes the
 # soak a full one, ONLY=front,clock runs the faults with these words in their names. CONTRIBUTING.md has more.
-chaos: $(READY) ## break a service in every way, print what came of it and keep the table (SOAK=1800, ONLY=NAME,NAME)
+chaos: $(READY) ## break a service in every way, print what came of it (SOAK=1800, ONLY=NAME,NAME)
 	@.venv/bin/python -m tests.chaos --soak "$(SOAK)" --only "$(ONLY)"
 
 # From a fresh clone with empty caches. NAME=epyc2 names the machine in the folders.

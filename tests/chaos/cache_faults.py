@@ -44,12 +44,6 @@ def cut(file: Path, _: random.Random) -> None:
     file.write_bytes(file.read_bytes()[:100])
 
 
-def halved(file: Path, _: random.Random) -> None:
-    """As a machine that lost its power leaves it."""
-    data = file.read_bytes()
-    file.write_bytes(data[: len(data) // 2])
-
-
 def noise(file: Path, chance: random.Random) -> None:
     """As long as before, and nothing of it is left."""
     file.write_bytes(chance.randbytes(file.stat().st_size))
@@ -98,7 +92,7 @@ def cache_damaged(which: Callable[[Path], Iterable[Path]], damage: Damage) -> Ex
         words = f"{len(files)} files; {'the same' if same else 'OTHER'} tokens, {restarts:g} restarts, " + (
             "compiled again" if "cold" in caches else "nothing compiled again"
         )
-        return Happened(words, seconds, same and restarts <= 1, {"files": len(files), "restarts": restarts})
+        return Happened(words, seconds, same and restarts <= 1)
 
     return run
 

@@ -41,7 +41,6 @@ class Answers:
 
     @property
     def median_ms(self) -> float:
-        """Of the latencies."""
         return median(self.seconds) * 1e3
 
 
@@ -65,7 +64,6 @@ def ask_while(going: Callable[[int], bool], url: str, outputs: object = None, **
 
 
 def ask(count: int, url: str, **body: object) -> Answers:
-    """`count` requests."""
     return ask_while(lambda done: done < count, url, **body)
 
 
@@ -92,11 +90,9 @@ class Connection:
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
-        """Connect."""
         await self._loop.sock_connect(self._socket, ("127.0.0.1", self._port))
 
     async def send(self, data: bytes) -> None:
-        """Send all of `data`."""
         await self._loop.sock_sendall(self._socket, data)
 
     async def trickle(self, data: bytes) -> None:
@@ -115,14 +111,12 @@ class Connection:
         self._socket.shutdown(socket.SHUT_WR)
 
     def close(self, reset: bool = False) -> None:
-        """Close it, if that has not been done."""
         if reset:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
 
 def request(**body: object) -> bytes:
-    """A whole request to generate."""
     content = json.dumps({**BODY, **body}).encode()
     return HEAD + b"Content-Length: %d\r\n\r\n" % len(content) + content
 
@@ -195,11 +189,9 @@ class Crowd:
 
     @property
     def size(self) -> int:
-        """How many clients there are at a time."""
         return self._each * len(self._kinds)
 
     def run(self) -> None:
-        """Do it, on this thread."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:
@@ -276,8 +268,7 @@ def among(service: Victim, each: int, seconds: float, alone: int) -> Happened:
         f"median {before.median_ms:.0f} ms before, {beside.median_ms:.0f} beside, {after.median_ms:.0f} "
         f"after; connections gone {left:.1f} s later"
     )
-    numbers = {"before_ms": before.median_ms, "beside_ms": beside.median_ms, "after_ms": after.median_ms}
-    return Happened(words, monotonic() - began, not wrong, numbers)
+    return Happened(words, monotonic() - began, not wrong)
 
 
 def beyond_the_cap(folder: Path) -> Happened:
@@ -316,7 +307,7 @@ def beside_silent(service: Victim, count: int, seconds: float) -> Happened:
         f"probes and scrapes answered {dict(answers)}, the slowest in {slowest * 1e3:.0f} ms; connections "
         f"gone {left:.1f} s later"
     )
-    return Happened(words, monotonic() - began, good, {"slowest_probe_seconds": slowest, "refused": counted})
+    return Happened(words, monotonic() - began, good)
 
 
 @contextmanager

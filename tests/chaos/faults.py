@@ -11,7 +11,6 @@ from tests.chaos.cache_faults import (
     cut,
     engine_killed_compiled,
     everything,
-    halved,
     libraries,
     noise,
     pickles,
@@ -96,7 +95,7 @@ def _of_folders() -> Iterator[Fault]:
     )
     yield Fault("cached libraries cut", ALL_READY, cache_damaged(libraries, cut))
     yield Fault("cached libraries with bytes changed", ALL_READY, cache_damaged(libraries, scattered))
-    yield Fault("cached pickles halved", ALL_READY, cache_damaged(pickles, halved))
+    yield Fault("cached pickles cut", ALL_READY, cache_damaged(pickles, cut))
     yield Fault("cached pickles with bytes changed", ALL_READY, cache_damaged(pickles, scattered))
     yield Fault("all cached files overwritten", ALL_READY, cache_damaged(everything, noise))
 

@@ -74,11 +74,9 @@ class Victim:
         return next((stage for stage in STAGES if doing.startswith(stage)), None)
 
     def engine(self) -> int:
-        """The pid of the engine."""
         return until(lambda: self._child("service.engine.process"), "the engine", PATIENCE_SECONDS)
 
     def anatomy(self) -> int:
-        """The pid of the anatomy process."""
         return until(lambda: self._child("service.anatomy.process"), "the anatomy process", PATIENCE_SECONDS)
 
     def _child(self, module: str) -> int | None:
@@ -97,7 +95,6 @@ class Victim:
         return False
 
     def await_ready(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Until all modes serve."""
         until(self.ready, "all modes ready", patience)
 
     def await_warm(self) -> None:
@@ -106,7 +103,6 @@ class Victim:
         until(lambda: self.http.get("/v1/modes").json()["engine"]["warm"], "a warm engine", PATIENCE_SECONDS)
 
     def generate(self, mode: str = "eager", **body: object) -> httpx.Response:
-        """POST a generation."""
         return self.http.post(f"/v1/modes/{mode}/generate", json={**BODY, **body})
 
     def series(self) -> dict[str, float]:
@@ -178,15 +174,11 @@ REPLACED_SECONDS, NOTICED_SECONDS, ENDED_SECONDS, ANSWERED_SECONDS = 30.0, 15.0,
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What a fault led to: in words, with its seconds, and whether it is what must happen.
-
-    `numbers` are the measured values that the words are made of.
-    """
+    """What a fault led to: in words, with its seconds, and whether it is what must happen."""
 
     words: str
     seconds: float
     as_must: bool
-    numbers: Mapping[str, float | None] = field(default_factory=dict)
 
 
 Experiment = Callable[[Path], Happened]
@@ -207,7 +199,6 @@ class Fault:
 
 
 def seconds_until(condition: Callable[[], object], what: str) -> float:
-    """The seconds until `condition` holds."""
     began = monotonic()
     until(condition, what, PATIENCE_SECONDS)
     return monotonic() - began
