@@ -75,7 +75,6 @@ lint: $(READY) ## ruff, mypy --strict, spelling, the linters of compose and Kube
 	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml docs/ci/performance.yml
 	@.venv/bin/hadolint Dockerfile
 	@.venv/bin/kubernetes-validate --strict --quiet -k 1.30 -k 1.37 $(filter-out %/kustomization.yaml %/servicemonitor.yaml,$(wildcard deploy/kubernetes/base/*.yaml))
-	@.venv/bin/python -m service.front.metrics.page
 	@$(MAKE) --no-print-directory audit-if-reached
 
 audit: $(READY) ## known vulnerabilities of the locked packages, as in lint; fails where the service is not reached
@@ -102,7 +101,7 @@ evidence: $(READY) ## measure on this machine what the README says of machines, 
 
 dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/observability.md
 	@.venv/bin/python -m dashboards.build
-	@.venv/bin/python -m service.front.metrics.page --write
+	@.venv/bin/python -m service.front.metrics.page
 
 docs: $(READY) ## the pages as a site for a browser: build/site/index.html, which needs no network
 	@rm -rf build/pages && mkdir -p build/pages

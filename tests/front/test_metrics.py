@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -452,17 +451,9 @@ def test_its_exposition_is_the_librarys_byte_for_byte(
     assert ours.exposition(open_metrics) == encode(registry).decode().removesuffix("# EOF\n")
 
 
-def test_a_page_that_is_not_current_is_refused_with_the_command_that_mends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    committed = page.PAGE.read_text()
-    assert page.main([]) == 0
-    monkeypatch.setattr(page, "PAGE", tmp_path / "metrics.md")
-    page.PAGE.write_text(committed.replace("| `engine_up` |", "| `engine_down` |"))
-    assert page.main([]) == 1
-    assert "python -m service.front.metrics.page --write" in capsys.readouterr().err
-    assert page.main(["--write"]) == 0
-    assert page.PAGE.read_text() == committed
+def test_the_committed_table_of_metrics_is_current() -> None:
+    text = page.PAGE.read_text()
+    assert text == page.page(text), "run: make dashboards"
 
 
 def test_every_label_is_explained_on_the_page() -> None:

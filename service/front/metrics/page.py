@@ -1,10 +1,8 @@
-"""With --write, write the table of metrics of docs/observability.md; else exit 1 where it is not current."""
+"""Write the table of metrics of docs/observability.md: `python -m service.front.metrics.page`."""
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from service.front.metrics.catalogue import CATALOGUE, MetricSpec, Start
@@ -38,16 +36,5 @@ def _line(row: MetricSpec) -> tuple[str, ...]:
     return f"`{row.name}`", row.kind, labels, row.unit or "–", row.help, absent
 
 
-def main(arguments: Sequence[str]) -> int:
-    written = PAGE.read_text(encoding="utf-8")
-    current = page(written)
-    if "--write" in arguments:
-        PAGE.write_text(current, encoding="utf-8")
-    elif written != current:
-        print(f"not current: {PAGE.name}; run: python -m service.front.metrics.page --write", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
