@@ -127,10 +127,11 @@ def serve(settings: Settings) -> int:
 
     # Before the front is pinned: its children may use all cores.
     app = create_app(settings, refused=refused, address=url_of(listener))
-    os.sched_setaffinity(0, front_cpus(settings.front_cpus, settings.engine_cpus))
     try:
+        os.sched_setaffinity(0, front_cpus(settings.front_cpus, settings.engine_cpus))
         config = server_config(app, settings)
     except ValueError as error:
+        listener.close()
         return _bad_input(str(error))
     server = Server(config, app.state.launchbound, listener)
     with closing(CoreClaims(engine_cpus(settings.engine_cpus, cores))) as claims:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import signal
 import socket
@@ -203,3 +204,16 @@ def test_what_no_service_can_start_with_is_exit_code_2_in_our_words_before_an_en
     ended = CliRunner().invoke(launchbound.app, ["serve", "--batch-sizes=0"])
     assert ended.exit_code == 2
     assert ended.stderr == "launchbound: batch_sizes: batch sizes lie between 1 and 4096, got [0]\n"
+
+
+def test_engine_cores_outside_the_share_of_the_service_are_refused_in_our_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(port=0, engine_cpus=[min(os.sched_getaffinity(0))])
+    monkeypatch.setattr("service.front.app.create_app", lambda *_, **__: None)
+    monkeypatch.setattr("service.front.app.set_up", lambda form: None)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {999})
+    assert serve(settings) == 2
+    assert "this process may use cores [999]; choose among these" in capsys.readouterr().err

@@ -50,7 +50,6 @@ MORE = {
     "/v1/modes/{mode}/anatomy": {"404", "422"},
     "/v1/advice": {"409", "422"},
     "/v1/runs/{name}/report": {"404"},
-    "/v1/models/{model_id}": {"404"},
     "/v1/studies/{identity}/files/{name}": {"404"},
     "/v1/traces/{identity}": {"404"},
 }

@@ -140,7 +140,6 @@ def _limits(settings: Settings) -> dict[str, tuple[str, Schema]]:
         "mode": ("string", {"enum": modes}),
         "modes": ("array", {"items": {"type": "string", "enum": modes}, "uniqueItems": True}),
         "model": ("string", models),
-        "model_id": ("string", models),
         "batch_size": ("integer", {"minimum": 1, "maximum": most}),
         "prompts": ("array", {"maxItems": most}),
         "prompt": ("array", {"maxItems": most}),
