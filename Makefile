@@ -99,9 +99,8 @@ chaos: $(READY) ## break a service in every way, print what came of it (SOAK=180
 evidence: $(READY) ## measure on this machine what the README says of machines, and keep it (an hour, nothing else running)
 	@.venv/bin/python -m tests.support.machine_evidence $(if $(NAME),--machine "$(NAME)")
 
-dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/observability.md
+dashboards: $(READY) ## rebuild dashboards/grafana/*.json
 	@.venv/bin/python -m dashboards.build
-	@.venv/bin/python -m service.front.metrics.page
 
 docs: $(READY) ## the pages as a site for a browser: build/site/index.html, which needs no network
 	@rm -rf build/pages && mkdir -p build/pages

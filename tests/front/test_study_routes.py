@@ -200,7 +200,7 @@ def test_a_file_is_downloaded_by_id_and_leaves_no_folder(here: Place) -> None:
     assert entry["files"] == [TRACE_FILE]
     file = here.front.http.get(f"{answer.headers['location']}/files/{TRACE_FILE}")
     assert (file.status_code, file.content) == (200, bytes(5))
-    assert file.headers["content-type"] == "application/gzip"
+    assert file.headers["content-type"] == "application/octet-stream"
     assert file.headers["content-disposition"] == f'attachment; filename="{entry["id"]}-{TRACE_FILE}"'
     assert file.headers["x-content-type-options"] == "nosniff"
     assert refused(here.front.http.get(f"{answer.headers['location']}/files/other"), 404)["param"] == "name"

@@ -260,12 +260,6 @@ STUDY_ERRORS: Responses = {
 NO_STUDY = error(404, "No such finding; the message names the POST that makes one.")
 
 
-def link(operation: str, **parameters: str) -> dict[str, Any]:
-    """From an answer to an operation by its id: parameters by name, each a place in the answer's body."""
-    given = {name: f"$response.body#{pointer}" for name, pointer in parameters.items()}
-    return {operation: {"operationId": operation, "parameters": given}}
-
-
 def body_schema(schema: type[BaseModel]) -> dict[str, Any]:
     """OpenAPI for a body that the route reads by itself; nested models stand inline.
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from service.front.errors import NotFound
-from service.front.routes.answers import error, link, reply
+from service.front.routes.answers import error, reply
 from service.front.routes.state import state_of
 
 
@@ -52,9 +52,7 @@ def _folder(request: Request) -> Path:
     return state_of(request).settings.cache_folder / "traces"
 
 
-@router.get(
-    "/traces", responses={200: {"model": TracesAnswer, "links": link("read_trace", identity="/traces/0/id")}}
-)
+@router.get("/traces", responses={200: {"model": TracesAnswer}})
 def traces(request: Request) -> Response:
     """The newest profiled requests, newest first, with their operators' self times."""
     return reply({"traces": _newest(_folder(request))})
