@@ -92,7 +92,6 @@ def graph(
 
 
 def number(title: str, unit: str, queries: Queries, **style: Unpack[Style]) -> stat.Panel:
-    """One large figure, coloured by its thresholds."""
     panel = _dressed(stat.Panel(), title, unit, {"height": 4, **style})
     for target in _targets(queries):
         panel.with_target(target.range().format(PromQueryFormat.TIME_SERIES))

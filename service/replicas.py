@@ -231,7 +231,6 @@ class Replica:
         return app
 
     async def check_health(self) -> None:
-        """Raises RuntimeError with the reason where it is not ready."""
         if (found := obstacle(self._state, detailed=True)) is not None:
             raise RuntimeError(found.message)
 
@@ -312,7 +311,6 @@ class Replica:
 
 
 def where_and_who() -> tuple[str, str]:
-    """The address of the node of this replica, and its name."""
     return ray.util.get_node_ip_address(), serve.get_replica_context().replica_id.unique_id
 
 

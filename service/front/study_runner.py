@@ -47,8 +47,7 @@ Heard = Callable[[str, int | None, int | None], None]
 """Takes what a study does now, and of parts that are alike how many of how many are finished."""
 
 
-def unheard(*_: object) -> None:
-    """For a study whose progress nobody asked for."""
+def unheard(*_: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +283,6 @@ class AnatomyProcess:
         return self._end.result()
 
     async def end(self, in_order: bool) -> None:
-        """End the process, if there is one; not `in_order`: at once."""
         if self._running is None or self._running.done():
             return
         if not in_order:
@@ -347,8 +345,6 @@ MOST_BYTES = 128 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class KeptFinding:
-    """A finding, with what it was run with; `created` is in UTC."""
-
     id: str
     study: str
     arguments: dict[str, Any]
@@ -374,7 +370,6 @@ class Findings:
         return found
 
     def newest(self, study: str, arguments: Mapping[str, Any]) -> KeptFinding | None:
-        """The newest finding of `study` that was run with all of `arguments`."""
         wanted = arguments.items()
         return next((one for one in self if one.study == study and wanted <= one.arguments.items()), None)
 
