@@ -35,10 +35,11 @@ def machine(stated_commit: str | None = None) -> dict[str, Any]:
 @cache
 def _fixed(stated_commit: str | None) -> dict[str, Any]:
     commit = build_commit(stated_commit)
+    changed = None if stated_commit else _git("status", "--porcelain", "--untracked-files=no")
     return {
         "version": build_version(),
         "commit": None if commit == UNKNOWN else commit,
-        "dirty": None if stated_commit else _build_dirty(),
+        "dirty": None if changed is None else bool(changed),
         "method": METHOD,
         "machine": platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
@@ -92,11 +93,6 @@ def build_commit(stated: str | None) -> str:
     if stated is not None:
         return stated
     return _git("rev-parse", "--short=12", "HEAD") or UNKNOWN
-
-
-def _build_dirty() -> bool | None:
-    changed = _git("status", "--porcelain", "--untracked-files=no")
-    return None if changed is None else bool(changed)
 
 
 def _git(*arguments: str) -> str | None:

@@ -192,29 +192,9 @@ def event(name: str, data: object) -> bytes:
 
 Responses = dict[int | str, dict[str, Any]]
 
-RETRY_AFTER: dict[str, Any] = {
-    "description": "Seconds after which another attempt may succeed.",
-    "required": True,
-    "schema": {"type": "integer", "minimum": 0},
-}
-CHALLENGE: dict[str, Any] = {
-    "description": "The scheme of the key, by RFC 6750.",
-    "required": True,
-    "schema": {"type": "string", "pattern": "^Bearer "},
-}
-HEADERS: dict[int, dict[str, Any]] = {
-    401: {"WWW-Authenticate": CHALLENGE},
-    429: {"Retry-After": RETRY_AFTER},
-    503: {"Retry-After": RETRY_AFTER},
-}
-"""The headers that an error of this status always has."""
-
 
 def error(status: int, description: str) -> Responses:
-    declared: dict[str, Any] = {"model": ErrorBody, "description": description}
-    if status in HEADERS:
-        declared["headers"] = HEADERS[status]
-    return {status: declared}
+    return {status: {"model": ErrorBody, "description": description}}
 
 
 OF_ANY_REQUEST: Responses = {
