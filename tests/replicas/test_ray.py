@@ -39,7 +39,7 @@ PAUSE_SECONDS = 0.03
 
 SERVE = """
 import sys
-from service.cli.replicas import serve_on_ray
+from service.cli.serve import serve_on_ray
 from service.front.settings import Settings
 address, count, modes, *engine = sys.argv[1:]
 settings = Settings(
