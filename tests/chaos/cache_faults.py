@@ -44,11 +44,6 @@ def cut(file: Path, _: random.Random) -> None:
     file.write_bytes(file.read_bytes()[:100])
 
 
-def noise(file: Path, chance: random.Random) -> None:
-    """As long as before, and nothing of it is left."""
-    file.write_bytes(chance.randbytes(file.stat().st_size))
-
-
 def scattered(file: Path, chance: random.Random) -> None:
     """Some bytes behind the header are others: it may load, and compute something else, or crash."""
     data = bytearray(file.read_bytes())
@@ -66,11 +61,6 @@ def pickles(cache: Path) -> Iterator[Path]:
     """What torch keeps of graphs."""
     for folder in ("fxgraph", "aotautograd"):
         yield from (file for file in cache.rglob(f"{folder}/**/*") if file.is_file())
-
-
-def everything(cache: Path) -> Iterable[Path]:
-    """All files but our own records, which are JSON beside the folders of code."""
-    return (file for file in cache.glob("compiled-*/*/**/*") if file.is_file())
 
 
 def cache_damaged(which: Callable[[Path], Iterable[Path]], damage: Damage) -> Experiment:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from pathlib import Path
 from time import monotonic
 
 import httpx
-import psutil
 
 from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import read_run
@@ -163,22 +161,6 @@ def listed(http: httpx.Client) -> set[str]:
     answer = http.get("/v1/traces")
     assert answer.status_code == 200, answer.text
     return {trace["id"] for trace in answer.json()["traces"]}
-
-
-def traces_limited(folder: Path) -> Happened:
-    """No file of the engine may grow over a kilobyte: a profiled request is answered all the same.
-
-    Played by RLIMIT_FSIZE, which needs no privilege; a write fails with EFBIG instead of ENOSPC.
-    """
-    with victim(folder) as service:
-        service.await_ready()
-        engine = psutil.Process(service.engine())
-        _, hard = engine.rlimit(resource.RLIMIT_FSIZE)
-        engine.rlimit(resource.RLIMIT_FSIZE, (1024, hard))
-        began = monotonic()
-        answers = [service.generate(profile=True).status_code, service.generate().status_code]
-        good = answers == [200, 200] and service.engine() == engine.pid
-        return Happened(f"answered with {answers}", monotonic() - began, good)
 
 
 def cache_full(folder: Path) -> Happened:

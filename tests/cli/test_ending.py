@@ -190,8 +190,6 @@ def test_a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
 def test_a_service_that_could_not_start_is_bad_input_of_every_command(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of a series: tests/loadtests/test_series.py."""
-
     @contextmanager
     def launched(*_: object, **__: object) -> Iterator[str]:
         raise LaunchError(f"the service ended: {REASON}")
