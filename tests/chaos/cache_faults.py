@@ -53,12 +53,10 @@ def scattered(file: Path, chance: random.Random) -> None:
 
 
 def libraries(cache: Path) -> Iterable[Path]:
-    """The compiled code."""
     return cache.rglob("*.so")
 
 
 def pickles(cache: Path) -> Iterator[Path]:
-    """What torch keeps of graphs."""
     for folder in ("fxgraph", "aotautograd"):
         yield from (file for file in cache.rglob(f"{folder}/**/*") if file.is_file())
 
@@ -103,7 +101,6 @@ def good_cache(folder: Path) -> tuple[Path, dict[str, object]]:
 
 
 def engine_killed_compiled(folder: Path) -> Happened:
-    """SIGKILL to an engine with compiled modes: the next one finds their code."""
     good, tokens = good_cache(folder.parent / "good-cache")
     shutil.copytree(good, folder / "cache", symlinks=True)
     with victim(folder, SETUP) as service:
@@ -118,7 +115,6 @@ def engine_killed_compiled(folder: Path) -> Happened:
 
 
 def terminated_compiling(folder: Path) -> Happened:
-    """SIGTERM in the middle of a cold compilation: its compilers end too."""
     with victim(folder, SETUP) as service:
         compilers = until(lambda: _compilers(service), "a running compiler", COMPILE_SECONDS)
         left = descendants(service.process.pid)
@@ -132,7 +128,6 @@ def terminated_compiling(folder: Path) -> Happened:
 
 
 def _compilers(service: Victim) -> list[int]:
-    """The pids of the C++ compilers that run for the service now."""
     found = []
     for pid in descendants(service.process.pid):
         with suppress(psutil.NoSuchProcess):
@@ -142,5 +137,4 @@ def _compilers(service: Victim) -> list[int]:
 
 
 def outputs(service: Victim) -> dict[str, object]:
-    """What each mode makes of one prompt."""
     return {mode: service.generate(mode, max_new_tokens=24).json()["outputs"] for mode in MODES}

@@ -80,8 +80,6 @@ Behaviour = Callable[["Connection"], Awaitable[None]]
 
 
 class Connection:
-    """One raw connection of the crowd."""
-
     def __init__(self, port: int) -> None:
         self._socket = socket.socket()
         self._socket.setblocking(False)
@@ -102,12 +100,10 @@ class Connection:
             await asyncio.sleep(TRICKLE_SECONDS)
 
     async def until_closed(self) -> None:
-        """Read until the service closes."""
         while await self._loop.sock_recv(self._socket, 65_536):
             continue
 
     def end_sending(self) -> None:
-        """The half of this connection that sends is closed."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def close(self, reset: bool = False) -> None:
@@ -128,12 +124,10 @@ async def silent(connection: Connection) -> None:
 
 
 async def slow_head(connection: Connection) -> None:
-    """Sends a head byte by byte."""
     await connection.trickle(HEAD)
 
 
 async def slow_body(connection: Connection) -> None:
-    """Sends a body byte by byte."""
     await connection.send(HEAD + b"Content-Length: 900\r\n\r\n")
     await connection.trickle(b" " * 900)
 
@@ -147,7 +141,6 @@ async def half_open(connection: Connection) -> None:
 
 
 async def unread(connection: Connection) -> None:
-    """Asks for a large answer, and takes none of it."""
     await connection.send(LARGE_ANSWER)
     await connection.trickle(LARGE_ANSWER * 8)
 
@@ -161,7 +154,6 @@ async def vanishing(connection: Connection) -> None:
 
 
 async def vanishing_stream(connection: Connection) -> None:
-    """Is gone in the middle of a stream."""
     await connection.send(request(max_new_tokens=400, ignore_eos=True, stream=True))
     await asyncio.sleep(VANISH_SECONDS)
     connection.close(reset=True)
@@ -233,7 +225,6 @@ PROBE_SECONDS = 1.0
 
 
 def crowded(folder: Path) -> Happened:
-    """Hundreds of bad clients for a while."""
     with victim(folder) as service:
         service.await_warm()
         return among(service, EACH, SECONDS, BEFORE)

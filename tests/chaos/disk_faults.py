@@ -65,11 +65,9 @@ class SmallDisk:
             file.truncate(max(0, size - leave_bytes))
 
     def free(self) -> None:
-        """Make room again."""
         self._filler.unlink(missing_ok=True)
 
     def free_bytes(self) -> int:
-        """The room that is left."""
         found = os.statvfs(self.seen)
         return found.f_bavail * found.f_frsize
 
@@ -157,7 +155,6 @@ def traces_amiss(service: Victim, disk: SmallDisk) -> str:
 
 
 def listed(http: httpx.Client) -> set[str]:
-    """The ids of the traces that the service has."""
     answer = http.get("/v1/traces")
     assert answer.status_code == 200, answer.text
     return {trace["id"] for trace in answer.json()["traces"]}

@@ -44,7 +44,6 @@ SIGNALS = (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP))
 
 
 def all_faults(soak_seconds: float) -> list[Fault]:
-    """Every fault; the last is a soak of so many seconds."""
     return [*_of_engine(), *_of_anatomy(), *_of_front(), *_of_folders(), *_of_clients(soak_seconds)]
 
 

@@ -174,7 +174,6 @@ def _happened(found: Verdict, seconds: float, settle: float, same_engine: bool) 
 
 
 def sample(service: Victim, at: float) -> Sample:
-    """What front and engine hold once nothing runs."""
     service.at_rest()
     threading.Event().wait(REST_SECONDS)  # connections are closed by both sides
     pids = {"front": service.process.pid, "engine": service.engine()}

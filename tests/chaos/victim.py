@@ -43,8 +43,6 @@ PLAIN = Setup()
 
 
 class Victim:
-    """One running service."""
-
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process, self.url = process, url
         self.http = httpx.Client(base_url=url, headers=FRESH, timeout=PATIENCE_SECONDS, trust_env=False)
@@ -69,7 +67,6 @@ class Victim:
         return self.engine()
 
     def stage(self) -> str | None:
-        """Which of STAGES the engine is at; None where it has not said so."""
         doing = str(self.live().get("engine_doing"))
         return next((stage for stage in STAGES if doing.startswith(stage)), None)
 
@@ -88,7 +85,6 @@ class Victim:
         return None
 
     def ready(self) -> bool:
-        """Whether all modes serve."""
         with suppress(httpx.TransportError):
             answer = self.http.get("/health/ready")
             return answer.status_code == 200 and not answer.json()["degraded"]
@@ -106,17 +102,14 @@ class Victim:
         return self.http.post(f"/v1/modes/{mode}/generate", json={**BODY, **body})
 
     def series(self) -> dict[str, float]:
-        """The exposition: 'name{labels}' → value, names without their prefix."""
         lines = self.http.get("/metrics").text.splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name.removeprefix("launchbound_"): float(value) for name, value in pairs}
 
     def at_rest(self) -> None:
-        """Until no request is accepted and unfinished."""
         until(lambda: not self.in_progress(), "the end of all requests", PATIENCE_SECONDS)
 
     def in_progress(self) -> float:
-        """How many requests are accepted and unfinished."""
         return sum(n for name, n in self.series().items() if name.startswith("requests_in_progress{"))
 
 
@@ -157,7 +150,6 @@ def start(folder: Path, log: Any = subprocess.PIPE, setup: Setup = PLAIN) -> sub
 
 
 def end(process: subprocess.Popen[str], children: list[int]) -> None:
-    """Kill what is left of a service, each by its pid."""
     process.kill()
     process.wait()
     if process.stdout is not None:

@@ -83,7 +83,6 @@ def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str
 
 
 def whole_service(process: subprocess.Popen[str]) -> list[int]:
-    """Its front and engine, once both run."""
     until(lambda: len(descendants(process.pid)) >= 2, "front and engine")
     return descendants(process.pid)
 

@@ -39,7 +39,6 @@ sys.exit(app.serve(Settings(port=0, drain_seconds=60, batch_sizes=[1, 4], log_fo
 
 @contextmanager
 def served(log: Path, **options: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The service as a child process, and its URL."""
     command = [sys.executable, "-c", SERVE, *fake_engine_command(**options)]
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -58,7 +57,6 @@ def served(log: Path, **options: object) -> Iterator[tuple[subprocess.Popen[str]
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Where a service writes its lines."""
     return tmp_path / "log"
 
 
@@ -183,7 +181,6 @@ def test_a_service_that_was_up_stays_up_where_its_later_engines_refuse(log: Path
 
 
 def refusal_with(url: str, *texts: str) -> httpx.Response | None:
-    """The answer of generate, once its error message contains all of `texts`."""
     answer = httpx.post(url, json=BODY, trust_env=False)
     return answer if all(text in answer.json()["error"]["message"] for text in texts) else None
 

@@ -40,7 +40,6 @@ def run(
 
 
 def said_once(done: subprocess.CompletedProcess[str], code: int) -> str:
-    """The one sentence with which a command has ended with `code`."""
     assert done.returncode == code, done.stderr
     (line,) = done.stderr.strip().splitlines()
     return line.removeprefix("launchbound: ")

@@ -49,7 +49,6 @@ ENDLESS = 4_000_000
 
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[Front]:
-    """A front that waits for nobody for long."""
     seconds = dict.fromkeys(("head_timeout_seconds", "body_timeout_seconds", "unread_timeout_seconds"), 0.2)
     with running({"max_queue": 4, **seconds}) as started:
         started.await_ready()
@@ -188,7 +187,6 @@ PROBES = ("/health", "/health/live", "/health/ready", "/metrics")
 
 
 def ask(front: Front, path: str) -> RawAnswer:
-    """What a probe gets, on a connection of its own."""
     return exchange(front, b"GET %s HTTP/1.1\r\nHost: 10.0.0.7\r\n\r\n" % path.encode())
 
 

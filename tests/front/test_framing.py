@@ -19,13 +19,11 @@ NEXT = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: next\r\nC
 
 
 def post(fields: bytes, body: bytes = BODY, version: bytes = b"1.1") -> bytes:
-    """A POST with these fields beside those that it needs."""
     line = b"POST /v1/modes/eager/generate HTTP/%s\r\n" % version
     return line + b"Host: localhost\r\nContent-Type: application/json\r\n" + fields + b"\r\n" + body
 
 
 def get(fields: bytes, body: bytes) -> bytes:
-    """A GET with a body."""
     return b"GET /v1/modes HTTP/1.1\r\nHost: localhost\r\n" + fields + b"\r\n" + body
 
 
@@ -78,12 +76,10 @@ LAST = {
 
 
 def statuses(received: bytes) -> list[int]:
-    """Those of all answers."""
     return [int(part[:3]) for part in received.split(b"HTTP/1.1 ")[1:]]
 
 
 def answers(front: Front, request: bytes) -> bytes:
-    """All that comes back where NEXT follows `request`."""
     with connected(front) as connection:
         send(connection, request + NEXT)
         return until_closed(connection)

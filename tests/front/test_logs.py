@@ -170,7 +170,6 @@ def say(to: LineHandler, text: str) -> None:
 
 
 def read(descriptor: int) -> list[str]:
-    """The lines that are there now, the last one whole."""
     data = b""
     while True:
         try:
@@ -282,8 +281,6 @@ def lines() -> Iterator[Lines]:
 
 
 def line_of(lines: Lines, request_id: str) -> dict[str, Any]:
-    """The one line of this request, once it is written; nobody asks the service for anything meanwhile."""
-
     def found() -> list[dict[str, Any]]:
         return [line for line in lines.objects("request") if line["id"] == request_id]
 

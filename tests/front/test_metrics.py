@@ -71,7 +71,6 @@ def samples(front: Front) -> list[Sample]:
 
 
 def family_of(sample_name: str) -> str:
-    """The catalogue's name behind a sample's."""
     stem = sample_name.removeprefix(PREFIX)
     names = {row.name for row in CATALOGUE}
     candidates = (stem, *(stem.removesuffix(end) for end in ("_bucket", "_count", "_sum")))

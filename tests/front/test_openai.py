@@ -38,7 +38,6 @@ def complete(client: OpenAI, prompt: Any = "def mean(values):", **fields: Any) -
 
 
 def job_of(client: OpenAI, **fields: Any) -> dict[str, Any]:
-    """What the engine was sent for a request."""
     job: dict[str, Any] = json.loads(complete(client, "!job", **fields).choices[0].text)
     return job
 

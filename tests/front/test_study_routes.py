@@ -54,7 +54,6 @@ def received(here: Place) -> list[tuple[str, dict[str, Any]]]:
 
 
 def events(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Names and data of the events in a stream."""
     return list(events_of(text.splitlines()))
 
 

@@ -168,7 +168,6 @@ async def started(folder: Path, settings: dict[str, Any] | None = None) -> Async
 
 
 async def without_engine(front: Replica) -> None:
-    """Its engine is killed, and the front knows."""
     pid = front._state.supervisor.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)

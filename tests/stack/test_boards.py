@@ -59,12 +59,10 @@ class PanelQuery:
 
     @property
     def needs_a_gpu(self) -> bool:
-        """Whether it has data only for an instance on CUDA."""
         return self.panel in NEEDS_A_GPU or self.legend in PARTS_THAT_NEED_A_GPU
 
     @property
     def needs_more(self) -> bool:
-        """Whether it has no data for a service on a CPU."""
         return self.needs_a_gpu or self.panel in NEEDS_NVIDIAS_EXPORTER
 
     def __str__(self) -> str:
@@ -72,7 +70,6 @@ class PanelQuery:
 
 
 def panel_queries() -> list[PanelQuery]:
-    """All queries, in the order of the boards."""
     return [
         PanelQuery(
             name.removesuffix(".json"),
@@ -210,7 +207,6 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def by_family(page: str) -> dict[str, Series]:
-    """Family without its prefix → sample name and labels → value."""
     families: dict[str, Series] = defaultdict(dict)
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
