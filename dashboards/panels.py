@@ -142,11 +142,6 @@ def grid(
     return panel.override_by_name("mode", [_coloured_names(), as_text]).show_header(True).filterable(True)
 
 
-def repeated(panel: P) -> P:
-    """The same panel once per chosen mode, two beside each other; inside it `$mode` is that one."""
-    return panel.repeat("mode").repeat_direction("h").max_per_row(2)
-
-
 def _dressed(panel: P, title: str, unit: str, style: Style) -> P:
     scale = style.get("scale", PLAIN)
     panel.title(title).unit(unit).datasource(DATASOURCE)

@@ -179,5 +179,4 @@ def from_problem(problem: Problem) -> LaunchboundError:
 
 
 def error_body(type_: str, message: str, param: str | None = None) -> dict[str, dict[str, str | None]]:
-    """The one error shape."""
     return {"error": {"type": type_, "message": message, "param": param}}

@@ -69,9 +69,7 @@ REFUSED = {
 LAST = {
     "HTTP/1.0": post(LENGTH, version=b"1.0"),
     "HTTP/1.0 that expects": post(b"Expect: 100-continue\r\n" + LENGTH, version=b"1.0"),
-    "HTTP/1.0 that offers": post(OFFER + LENGTH, version=b"1.0"),
     "close": post(b"Connection: close\r\n" + LENGTH),
-    "close and upgrade": post(b"Connection: close, upgrade\r\nUpgrade: h2c\r\n" + LENGTH),
 }
 
 
