@@ -91,6 +91,9 @@ FOREIGN_ERRORS = ("HTTPValidationError", "ValidationError")
 """The framework's own shape of a 422, which no route here answers."""
 
 
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
 def describe(app: FastAPI, settings: Settings) -> Schema:
     """The document, made once. Its schemas refuse what this instance refuses, as far as a schema can say it.
 
@@ -109,6 +112,7 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
         document["security"] = []  # what needs a key says so itself
         limits = _limits(settings)
         for operation in (one for methods in document["paths"].values() for one in methods.values()):
+            _make_exact(operation)
             for parameter in operation.get("parameters", ()):
                 _narrow(parameter["name"], parameter.get("schema", {}), limits)
                 _describe(parameter["in"], parameter["name"], parameter)
@@ -123,6 +127,15 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             document["components"]["schemas"].pop(name, None)
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _make_exact(node: Any) -> None:  # noqa: ANN401 - any JSON value
+    """Write the bounds of integers as integers: the framework makes them floats, which round from 2**53."""
+    values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    for value in values:
+        _make_exact(value)
+    if isinstance(node, dict) and node.get("type") == "integer":
+        node.update({name: int(node[name]) for name in BOUNDS if isinstance(node.get(name), float)})
 
 
 def _limits(settings: Settings) -> dict[str, tuple[str, Schema]]:
