@@ -159,7 +159,6 @@ def _targets(queries: Queries) -> Iterator[prometheus.Dataquery]:
 
 
 def _tabled(panel: P, queries: Queries) -> P:
-    """With the value of each query now, as a column."""
     for target in _targets(queries):
         panel.with_target(target.instant().format(PromQueryFormat.TABLE))
     return panel

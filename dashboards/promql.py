@@ -28,7 +28,6 @@ def series(name: str, labels: str = OF_MODE) -> str:
 
 
 def rate(name: str, labels: str = OF_MODE, window: str = NOW) -> str:
-    """Per-second increase of one counter, one series per label set."""
     return f"rate({series(name, labels)}[{window}])"
 
 

@@ -384,7 +384,6 @@ class PendingRequest:
         self._end()
 
     def fail(self, error: LaunchboundError) -> None:
-        """End without an outcome: `outcome` raises `error`."""
         if not self._done.done():
             self._done.set_exception(error)
             self._done.exception()  # else asyncio warns where no client is left to retrieve it

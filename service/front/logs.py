@@ -356,7 +356,6 @@ class LineHandler(logging.Handler):
                 self._rest = line[written:]
 
     def _report_dropped(self) -> None:
-        """Write how many lines are missing, if that can be written now."""
         text = "%d lines of this log were dropped: nobody read them, or their disk is full"
         line = self._line(_own(text, self._dropped))
         try:
