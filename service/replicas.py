@@ -58,8 +58,7 @@ OWNER = "launchbound-replicas"
 POLL_SECONDS, READY_POLL_SECONDS = 0.5, 0.05
 
 
-class NotStarted(RuntimeError):
-    """A replica did not become ready; the message says why."""
+class NotStarted(RuntimeError): ...
 
 
 def replica_count(text: str) -> tuple[int, int]:
