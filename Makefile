@@ -75,7 +75,6 @@ lint: $(READY) ## ruff, mypy --strict, spelling, the linters of compose and Kube
 	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml docs/ci/performance.yml
 	@.venv/bin/hadolint Dockerfile
 	@.venv/bin/kubernetes-validate --strict --quiet -k 1.30 -k 1.37 $(filter-out %/kustomization.yaml %/servicemonitor.yaml,$(wildcard deploy/kubernetes/base/*.yaml))
-	@.venv/bin/python -m service.front.metrics.page
 	@$(MAKE) --no-print-directory audit-if-reached
 
 audit: $(READY) ## known vulnerabilities of the locked packages, as in lint; fails where the service is not reached
@@ -93,16 +92,15 @@ sbom: $(READY) ## the bill of materials of .venv: build/launchbound.cdx.json (Cy
 
 # On loopback, with services of its own, which it ends by pid; about twenty-five minutes on two cores. SOAK=1800 makes the
 # soak a full one, ONLY=front,clock runs the faults with these words in their names. CONTRIBUTING.md has more.
-chaos: $(READY) ## break a service in every way, print what came of it and keep the table (SOAK=1800, ONLY=NAME,NAME)
+chaos: $(READY) ## break a service in every way, print what came of it (SOAK=1800, ONLY=NAME,NAME)
 	@.venv/bin/python -m tests.chaos --soak "$(SOAK)" --only "$(ONLY)"
 
 # From a fresh clone with empty caches. NAME=epyc2 names the machine in the folders.
 evidence: $(READY) ## measure on this machine what the README says of machines, and keep it (an hour, nothing else running)
 	@.venv/bin/python -m tests.support.machine_evidence $(if $(NAME),--machine "$(NAME)")
 
-dashboards: $(READY) ## rebuild dashboards/grafana/*.json and docs/observability.md
+dashboards: $(READY) ## rebuild dashboards/grafana/*.json
 	@.venv/bin/python -m dashboards.build
-	@.venv/bin/python -m service.front.metrics.page --write
 
 docs: $(READY) ## the pages as a site for a browser: build/site/index.html, which needs no network
 	@rm -rf build/pages && mkdir -p build/pages

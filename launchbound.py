@@ -16,7 +16,6 @@ class CommandLine(typer.Typer):
     """The commands as the program of this process, which any user may start under any locale and limit."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as Typer has it
-        """Run the command that the arguments of this process name."""
         with any_system():
             return super().__call__(*arguments, **options)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.panels import Panel, bars_by_batch, bars_by_mode, board, graph, grid, number, repeated
+from dashboards.panels import Panel, bars_by_batch, bars_by_mode, board, graph, grid, number
 from dashboards.promql import (
     DECODE,
     HERE,
@@ -144,7 +144,8 @@ def dispatch() -> Dashboard:
         "On a GPU": _device(),
         "What a step issues": _issued(),
         "Compiler": _compiler(),
-        "One mode at a time": [repeated(parts)],
+        # Inside each `$mode` is that one.
+        "One mode at a time": [parts.repeat("mode").repeat_direction("h").max_per_row(2)],
     }
     return board("dispatch", rows)
 

@@ -18,7 +18,6 @@ def boards() -> dict[str, str]:
 
 
 def write(folder: Path = FOLDER) -> None:
-    """Write every board, and remove boards that no longer exist."""
     made = boards()
     for path in folder.glob("*.json"):
         if path.name not in made:

@@ -92,7 +92,6 @@ def graph(
 
 
 def number(title: str, unit: str, queries: Queries, **style: Unpack[Style]) -> stat.Panel:
-    """One large figure, coloured by its thresholds."""
     panel = _dressed(stat.Panel(), title, unit, {"height": 4, **style})
     for target in _targets(queries):
         panel.with_target(target.range().format(PromQueryFormat.TIME_SERIES))
@@ -143,11 +142,6 @@ def grid(
     return panel.override_by_name("mode", [_coloured_names(), as_text]).show_header(True).filterable(True)
 
 
-def repeated(panel: P) -> P:
-    """The same panel once per chosen mode, two beside each other; inside it `$mode` is that one."""
-    return panel.repeat("mode").repeat_direction("h").max_per_row(2)
-
-
 def _dressed(panel: P, title: str, unit: str, style: Style) -> P:
     scale = style.get("scale", PLAIN)
     panel.title(title).unit(unit).datasource(DATASOURCE)
@@ -165,7 +159,6 @@ def _targets(queries: Queries) -> Iterator[prometheus.Dataquery]:
 
 
 def _tabled(panel: P, queries: Queries) -> P:
-    """With the value of each query now, as a column."""
     for target in _targets(queries):
         panel.with_target(target.instant().format(PromQueryFormat.TABLE))
     return panel

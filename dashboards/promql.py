@@ -28,13 +28,12 @@ def series(name: str, labels: str = OF_MODE) -> str:
 
 
 def rate(name: str, labels: str = OF_MODE, window: str = NOW) -> str:
-    """Per-second increase of one counter, one series per label set."""
     return f"rate({series(name, labels)}[{window}])"
 
 
 def total_rate(name: str, by: str = "mode", labels: str = OF_MODE, window: str = NOW) -> str:
     """Per-second increase, summed to the labels `by` (all of it where `by` is empty)."""
-    return f"sum{_by(by)} ({rate(name, labels, window)})"
+    return f"sum{f' by ({by})' if by else ''} ({rate(name, labels, window)})"
 
 
 def mean(name: str, by: str = "mode", labels: str = OF_MODE, window: str = NOW) -> str:
@@ -89,7 +88,3 @@ def request_parts(window: str = NOW) -> dict[str, str]:
     # A series that is absent where requests are not merged, and none of them stalls another.
     means["stall"] = f"({means['stall']}) or 0 * ({means['queue']})"
     return {part.replace("_", " "): expr for part, expr in means.items()}
-
-
-def _by(labels: str) -> str:
-    return f" by ({labels})" if labels else ""

@@ -113,7 +113,6 @@ def engine_cpus(wanted: list[int] | None, available: Iterable[int] | None = None
 
 
 def physical_cores(cpus: Iterable[int]) -> int:
-    """How many cores the hardware threads `cpus` belong to."""
     return len({siblings(cpu) for cpu in cpus})
 
 
@@ -129,7 +128,6 @@ def front_cpus(
 
 
 def pin(cpus: list[int]) -> None:
-    """Bind every thread of this process to `cpus`."""
     for thread in os.listdir("/proc/self/task"):
         with suppress(ProcessLookupError):  # it has ended since it was listed
             os.sched_setaffinity(int(thread), cpus)

@@ -33,7 +33,7 @@ from service.front.machine import CoreClaims
 from service.front.routes.health import missed, obstacle
 from service.front.routes.state import AppState
 from service.front.settings import Settings
-from service.machine import front_cpus, pin, share_cpus
+from service.machine import engine_cpus, front_cpus, pin, share_cpus
 from service.ray_cluster import is_loopback
 
 log = logging.getLogger("launchbound.replicas")
@@ -58,8 +58,7 @@ OWNER = "launchbound-replicas"
 POLL_SECONDS, READY_POLL_SECONDS = 0.5, 0.05
 
 
-class NotStarted(RuntimeError):
-    """A replica did not become ready; the message says why."""
+class NotStarted(RuntimeError): ...
 
 
 def replica_count(text: str) -> tuple[int, int]:
@@ -215,6 +214,9 @@ class Replica:
         self._headers = [(key.lower().encode(), value.encode()) for key, value in headers]
         self._claims = await claimed(cores_each, share_cpus(settings.cores))
         self.cores = list(self._claims)
+        self._engine_claim = CoreClaims(engine_cpus(None, self.cores))
+        if self._engine_claim.warning:
+            log.warning(self._engine_claim.warning)
         self._socket = own_listener(host, settings.port, settings.unread_timeout_seconds)
         self.address = authority(reached_at, self._socket.getsockname()[1])
         await self._start(engine_command)
@@ -228,7 +230,6 @@ class Replica:
         return app
 
     async def check_health(self) -> None:
-        """Raises RuntimeError with the reason where it is not ready."""
         if (found := obstacle(self._state, detailed=True)) is not None:
             raise RuntimeError(found.message)
 
@@ -236,7 +237,8 @@ class Replica:
         refusals, words = list[str](), deque[str](maxlen=1)  # an engine logs why it refuses its settings
 
         def keep(record: logging.LogRecord) -> bool:
-            words.append(record.getMessage())
+            if record.levelno >= logging.WARNING:
+                words.append(record.getMessage())
             return True
 
         logging.getLogger("launchbound.engine").addFilter(keep)
@@ -303,12 +305,11 @@ class Replica:
         self._server.should_exit = True
         await asyncio.gather(self._serving, return_exceptions=True)
         self._socket.close()
-        for claim in self._claims.values():
+        for claim in (self._engine_claim, *self._claims.values()):
             claim.close()
 
 
 def where_and_who() -> tuple[str, str]:
-    """The address of the node of this replica, and its name."""
     return ray.util.get_node_ip_address(), serve.get_replica_context().replica_id.unique_id
 
 
@@ -329,7 +330,7 @@ def bound_at(host: str, node: str) -> tuple[str, str]:
 
 def own_listener(host: str, port: int, unread_seconds: float) -> socket.socket:
     """A socket at the first free port above the proxy's `port`, where Prometheus finds it; 0: at any."""
-    for number in range(port + 1, port + MOST_REPLICAS) if port else ():
+    for number in range(port + 1, min(port + MOST_REPLICAS, 65_536)) if port else ():
         try:
             return bound_socket(host, number, unread_seconds)
         except OSError as error:

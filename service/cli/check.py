@@ -23,7 +23,7 @@ from service.modes import swept_modes
 from service.nvml import expected_device
 
 if TYPE_CHECKING:
-    from service.records import EngineSettings, ToFront
+    from service.records import EngineSettings, ModeStatus, ToFront
 
 app = typer.Typer()
 
@@ -46,9 +46,6 @@ def parity(
 
 def _parity(settings: EngineSettings) -> int:
     """Warm every mode up, without a service, and print its parity; 0 if all pass, else 1."""
-    from msgspec import to_builtins
-
-    from service.anatomy.show import records_table
     from service.engine.inbox import LocalInbox
     from service.engine.loop import Engine
     from service.records import ModeStatus
@@ -64,12 +61,22 @@ def _parity(settings: EngineSettings) -> int:
     prepare_process(settings.cache_folder, settings.model)
     Engine(settings, inbox).run()
     statuses = inbox.modes.values()
-    rows = [
-        {"mode": one.mode, "runs_as": one.effective, **to_builtins(one.parity or {}), "detail": one.detail}
-        for one in statuses
-    ]
-    console.print(records_table("parity with eager", rows))
+    for one in statuses:
+        typer.echo(described(one))
     return 0 if all(one.parity is not None and one.parity.passed for one in statuses) else 1
+
+
+def described(status: ModeStatus) -> str:
+    """A line that no width of a terminal cuts, with the reason where the mode fails."""
+    name = status.mode if status.effective == status.mode else f"{status.mode} (as {status.effective})"
+    if (parity := status.parity) is None:
+        return f"{name}: NO parity: {status.detail}"
+    verdict = "in parity" if parity.passed else f"NO parity: {status.detail}"
+    return (
+        f"{name}: {verdict}; largest logit difference {parity.max_abs_logit_difference:.2e}, tolerance "
+        f"{parity.tolerance:.2e}; {parity.differing_tokens} of {parity.positions} tokens differ, "
+        f"{parity.near_ties} near ties"
+    )
 
 
 @app.command(epilog="Example: launchbound selftest --only injected,sampling-rate")

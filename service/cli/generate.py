@@ -20,8 +20,7 @@ _PRINTABLE = {ord("\n"), ord("\t")}
 _CONTROL = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if code not in _PRINTABLE}
 
 
-class GenerationFailed(RuntimeError):
-    """The service accepted the request and could not complete it."""
+class GenerationFailed(RuntimeError): ...
 
 
 def show(url: str, mode: str, prompt: str, parameters: Mapping[str, Any], settled: bool) -> None:
@@ -75,7 +74,6 @@ def _headline(result: dict[str, Any]) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with the control characters that a terminal would execute replaced."""
     return text.translate(_CONTROL)
 
 

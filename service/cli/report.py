@@ -94,7 +94,6 @@ def _pictured(found: dict[str, Any], folder: Path, page: str) -> bool:
 
 
 def last_line(folder: Path, headline: dict[str, Any] | None, valid: bool) -> None:
-    """The one JSON document that ends the output."""
     typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
 
 

@@ -97,7 +97,6 @@ def _refuse_unusable() -> None:
 
 
 def _end_with(error: OSError) -> NoReturn:
-    """End with what `error` means to a user."""
     if error.errno == errno.EPIPE:
         _drop_output()
         raise SystemExit(EXIT_MACHINE) from None  # who closed it wants no more words

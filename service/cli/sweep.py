@@ -91,8 +91,6 @@ def sweep(
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The options that name a plan, or replace what it says."""
-
     file: Path | None = None
     preset: str | None = None
     seed: int | None = None

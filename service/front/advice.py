@@ -73,7 +73,6 @@ class ServedRequests(Listener):
         self._sampled: dict[tuple[str, int], Interval] = {}
 
     def observe(self, timing: RequestTiming) -> None:
-        """Take in a request that ended well and ran as the declared form of its mode."""
         outcome, engine, parts = timing.outcome, timing.engine, timing.parts
         if timing.slowed or (engine.shared is not None and not engine.shared.alone):
             return
@@ -93,7 +92,6 @@ class ServedRequests(Listener):
         served.append(ServedRequest(mode, engine.done_ns / 1e9, seconds))
 
     def mode(self, status: ModeStatus) -> None:
-        """Take in the newest samples of its decode steps."""
         for split in status.splits:
             if split.phase == "decode":
                 share, low, high = (1 - end for end in (split.dispatch_share, split.high, split.low))
@@ -303,8 +301,6 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """The mode for one batch bucket, who advises it, and why."""
-
     mode: str
     source: Source
     reason: str

@@ -33,7 +33,7 @@ from service.front.routes import generate, health, modes, openai, pages, problem
 from service.front.routes.answers import ACCESS_ERRORS, OF_ANY_REQUEST
 from service.front.routes.state import AppState
 from service.front.settings import Settings
-from service.front.study_runner import ANATOMY_COMMAND, AnatomyProcess, StudyRunner, remove_abandoned_folders
+from service.front.study_runner import ANATOMY_COMMAND, AnatomyProcess, StudyRunner
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
 from service.machine import engine_cpus, front_cpus, share_cpus
 
@@ -73,7 +73,6 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        remove_abandoned_folders()
         lag = asyncio.create_task(report_lag(state.on_timer))
         state.supervisor.start()
         try:
@@ -128,10 +127,11 @@ def serve(settings: Settings) -> int:
 
     # Before the front is pinned: its children may use all cores.
     app = create_app(settings, refused=refused, address=url_of(listener))
-    os.sched_setaffinity(0, front_cpus(settings.front_cpus, settings.engine_cpus))
     try:
+        os.sched_setaffinity(0, front_cpus(settings.front_cpus, settings.engine_cpus))
         config = server_config(app, settings)
     except ValueError as error:
+        listener.close()
         return _bad_input(str(error))
     server = Server(config, app.state.launchbound, listener)
     with closing(CoreClaims(engine_cpus(settings.engine_cpus, cores))) as claims:
@@ -174,7 +174,10 @@ async def report_lag(record: Callable[[float], None]) -> None:
     while True:
         due = monotonic() + LAG_INTERVAL_SECONDS
         await asyncio.sleep(LAG_INTERVAL_SECONDS)
-        record(max(0.0, monotonic() - due))
+        try:
+            record(max(0.0, monotonic() - due))
+        except Exception:
+            log.exception("recording the lag of the event loop failed")
 
 
 def _bad_input(message: str) -> int:

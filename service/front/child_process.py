@@ -315,7 +315,6 @@ class ProcessWatch:
         self.doing = doing
 
     def heard(self, doing: Doing | None = None) -> None:
-        """A message arrived; `doing` where it is one."""
         self._quiet_seconds = self._still_seconds = 0.0
         self._last = None
         if doing is not None:

@@ -89,7 +89,6 @@ class EngineClient:
 
     @property
     def doing(self) -> Doing | None:
-        """What the engine last announced to do; None where there is no engine process."""
         return self._engine_watch.doing if self._engine_watch is not None else None
 
     @property
@@ -201,7 +200,6 @@ class EngineClient:
         self.open = frozenset(self.ready_modes()) if serves else frozenset()
 
     def _expired(self, pending: PendingRequest) -> None:
-        """The engine did not end the job at its deadline: fail it."""
         pending.fail(DeadlinePassed("the deadline passed, and the engine has not answered; is it compiling?"))
         self.cancel(pending)
 
@@ -386,7 +384,6 @@ class PendingRequest:
         self._end()
 
     def fail(self, error: LaunchboundError) -> None:
-        """End without an outcome: `outcome` raises `error`."""
         if not self._done.done():
             self._done.set_exception(error)
             self._done.exception()  # else asyncio warns where no client is left to retrieve it

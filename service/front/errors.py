@@ -65,16 +65,13 @@ class BadRequest(LaunchboundError, status=422, type="invalid_request", rejected=
     """The request cannot be served as it is; `param` names the field to change."""
 
 
-class UnknownMode(BadRequest, status=404, type="unknown_mode"):
-    """No such mode, or not one of those this instance was started with."""
+class UnknownMode(BadRequest, status=404, type="unknown_mode"): ...
 
 
-class BodyTooLarge(BadRequest, status=413, type="body_too_large", rejected="too_large", headers=CLOSES):
-    """More bytes than `max_body_bytes`."""
+class BodyTooLarge(BadRequest, status=413, type="body_too_large", rejected="too_large", headers=CLOSES): ...
 
 
-class Unauthorised(BadRequest, status=401, type="unauthorised", rejected="unauthorised", headers=SCHEME):
-    """The API key is missing or wrong."""
+class Unauthorised(BadRequest, status=401, type="unauthorised", rejected="unauthorised", headers=SCHEME): ...
 
 
 class NotFound(LaunchboundError, status=404, type="not_found"):
@@ -93,12 +90,10 @@ class CannotSample(LaunchboundError, status=409, type="cannot_sample"):
     """A request asks to be sampled where that cannot be done; the message has the reason."""
 
 
-class AnatomyBusy(LaunchboundError, status=409, type="anatomy_busy"):
-    """Another study is under way; they run one at a time."""
+class AnatomyBusy(LaunchboundError, status=409, type="anatomy_busy"): ...
 
 
-class QueueFull(LaunchboundError, status=429, type="queue_full", rejected="queue_full"):
-    """As many requests as `max_queue` are accepted and unfinished."""
+class QueueFull(LaunchboundError, status=429, type="queue_full", rejected="queue_full"): ...
 
 
 class Unavailable(LaunchboundError, status=503, type="unavailable"):
@@ -118,8 +113,7 @@ class EngineLost(Unavailable, type="engine_lost"):
     """The engine process ended while it had the job; a new one is being started."""
 
 
-class OutOfMemory(Unavailable, type="out_of_memory"):
-    """The device had no memory for this batch."""
+class OutOfMemory(Unavailable, type="out_of_memory"): ...
 
 
 class StudyInterrupted(Unavailable, type="study_interrupted"):
@@ -130,28 +124,22 @@ class ShutDown(Unavailable, type="shut_down"):
     """The service ended before it had answered this request, which it had accepted."""
 
 
-class Draining(Unavailable, type="draining", rejected="draining"):
-    """The service finishes its running requests and accepts no new ones."""
+class Draining(Unavailable, type="draining", rejected="draining"): ...
 
 
-class DeadlinePassed(LaunchboundError, status=504, type="timeout"):
-    """`request_timeout_seconds` went by before the answer was complete."""
+class DeadlinePassed(LaunchboundError, status=504, type="timeout"): ...
 
 
-class ClientGone(LaunchboundError, status=499, type="cancelled"):
-    """The client closed the connection before its answer."""
+class ClientGone(LaunchboundError, status=499, type="cancelled"): ...
 
 
-class Malformed(BadRequest, status=400, type="malformed_request"):
-    """No HTTP that the parser understands."""
+class Malformed(BadRequest, status=400, type="malformed_request"): ...
 
 
-class HeadTooLarge(BadRequest, status=431, type="head_too_large", rejected="too_large"):
-    """Request line and headers over their limit."""
+class HeadTooLarge(BadRequest, status=431, type="head_too_large", rejected="too_large"): ...
 
 
-class TooSlow(BadRequest, status=408, type="too_slow", headers=CLOSES):
-    """A request that did not arrive within its time."""
+class TooSlow(BadRequest, status=408, type="too_slow", headers=CLOSES): ...
 
 
 class NotJson(BadRequest, status=415, type="not_json"):
@@ -191,5 +179,4 @@ def from_problem(problem: Problem) -> LaunchboundError:
 
 
 def error_body(type_: str, message: str, param: str | None = None) -> dict[str, dict[str, str | None]]:
-    """The one error shape."""
     return {"error": {"type": type_, "message": message, "param": param}}

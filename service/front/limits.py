@@ -205,7 +205,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stage += 1
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what the parser refused, or what a callback above made it refuse."""
         self._answer(self._refusal or Malformed(f"{msg} Send HTTP/1.1"))
 
     def offered(self, rest: bytes) -> None:
@@ -321,7 +320,6 @@ def _head_too_large() -> HeadTooLarge:
 
 
 def _bytes_to_read(transport: asyncio.Transport) -> int:
-    """Bytes that have arrived and that the event loop has not read."""
     arrived = array("i", [0])
     fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, arrived)
     return arrived[0]
@@ -426,7 +424,6 @@ class Slots:
         self._warned = -WARN_SECONDS
 
     def take(self, connection: BoundedProtocol) -> bool:
-        """Returns whether the new connection has a reserved slot."""
         reserved = len(self._ordinary) >= self.most
         if not reserved:
             self._ordinary.add(connection)

@@ -122,8 +122,6 @@ def _request_text(line: dict[str, Any]) -> str:
 
 
 class RequestLog:
-    """Writes the lines that `which` asks for."""
-
     def __init__(self, which: LogRequests) -> None:
         self._all = which == "all"
         self._failed = which != "off"
@@ -147,7 +145,6 @@ class RequestLog:
         log.info(event)
 
     def failed(self, job: Job, error: LaunchboundError, outcome: Ending, status: int, seconds: float) -> None:
-        """An accepted request that failed; `status` is what its client got."""
         self._warn(
             id=job.request_id,
             mode=job.mode,
@@ -359,7 +356,6 @@ class LineHandler(logging.Handler):
                 self._rest = line[written:]
 
     def _report_dropped(self) -> None:
-        """Write how many lines are missing, if that can be written now."""
         text = "%d lines of this log were dropped: nobody read them, or their disk is full"
         line = self._line(_own(text, self._dropped))
         try:

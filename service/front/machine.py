@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -34,10 +35,11 @@ def machine(stated_commit: str | None = None) -> dict[str, Any]:
 @cache
 def _fixed(stated_commit: str | None) -> dict[str, Any]:
     commit = build_commit(stated_commit)
+    changed = None if stated_commit else _git("status", "--porcelain", "--untracked-files=no")
     return {
         "version": build_version(),
         "commit": None if commit == UNKNOWN else commit,
-        "dirty": None if stated_commit else _build_dirty(),
+        "dirty": None if changed is None else bool(changed),
         "method": METHOD,
         "machine": platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
@@ -93,11 +95,6 @@ def build_commit(stated: str | None) -> str:
     return _git("rev-parse", "--short=12", "HEAD") or UNKNOWN
 
 
-def _build_dirty() -> bool | None:
-    changed = _git("status", "--porcelain", "--untracked-files=no")
-    return None if changed is None else bool(changed)
-
-
 def _git(*arguments: str) -> str | None:
     return _output("git", "-C", str(Path(__file__).resolve().parent), *arguments)
 
@@ -110,26 +107,31 @@ class CoreClaims:
 
     def __init__(self, cores: Iterable[int], of: str = "engine") -> None:
         self._sockets: list[socket.socket] = []
+        self._unknown: OSError | None = None
         self.shared: list[int] = []
         """Those that another one has."""
         for core in cores:
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 claim.bind(f"\0launchbound-{of}-core-{core}")
-            except OSError:
+            except OSError as error:
                 claim.close()
-                self.shared.append(core)
+                if error.errno == errno.EADDRINUSE:
+                    self.shared.append(core)
+                else:  # as in a sandbox without such sockets: no reason not to serve
+                    self._unknown = error
             else:
                 self._sockets.append(claim)
 
     @property
     def held(self) -> bool:
-        return not self.shared
+        return not self.shared and self._unknown is None
 
     @property
     def warning(self) -> str | None:
         if not self.shared:
-            return None
+            unknown = "whether another service's engine runs on the same cores is not known"
+            return None if self._unknown is None else f"{unknown}: {self._unknown}"
         cores = ", ".join(map(str, self.shared))
         return (
             f"the engine of another service runs on core {cores} too, and each slows the other down: give "

@@ -86,8 +86,6 @@ FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Generation(BaseModel):
-    """What every generating call takes."""
-
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     prompts: list[Prompt] = Field(min_length=1, description="One batch: they run together, in one step each.")
@@ -314,8 +312,6 @@ Microseconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
 class StudyBody(BaseModel):
-    """The body of a study."""
-
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 

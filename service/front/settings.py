@@ -275,7 +275,6 @@ class Settings(BaseSettings):
         return self
 
     def engine_settings(self, address: str) -> EngineSettings:
-        """The settings of the engine process; `address` is that of its socket."""
         same = {name: getattr(self, name) for name in EngineSettings.__struct_fields__ if hasattr(self, name)}
         own = {"address": address, "cpus": self.engine_cpus, "cache_folder": str(self.cache_folder)}
         return EngineSettings(**{**same, **own})

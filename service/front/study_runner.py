@@ -6,14 +6,11 @@ import asyncio
 import logging
 import math
 import os
-import shutil
 import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from fcntl import LOCK_EX, LOCK_NB, flock
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -50,8 +47,7 @@ Heard = Callable[[str, int | None, int | None], None]
 """Takes what a study does now, and of parts that are alike how many of how many are finished."""
 
 
-def unheard(*_: object) -> None:
-    """For a study whose progress nobody asked for."""
+def unheard(*_: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +92,11 @@ class StudyRunner:
         try:
             if not with_files:
                 return await self._run(name, arguments, heard)
-            with folder_for_files() as folder:
-                found = await self._run(name, {**arguments, "out": str(folder)}, heard)
-                files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+            with tempfile.TemporaryDirectory(
+                prefix="launchbound-study-", ignore_cleanup_errors=True
+            ) as folder:
+                found = await self._run(name, {**arguments, "out": folder}, heard)
+                files = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
                 return replace(found, files=files)
         finally:
             self._client.pause.end()
@@ -285,7 +283,6 @@ class AnatomyProcess:
         return self._end.result()
 
     async def end(self, in_order: bool) -> None:
-        """End the process, if there is one; not `in_order`: at once."""
         if self._running is None or self._running.done():
             return
         if not in_order:
@@ -342,41 +339,12 @@ class AnatomyProcess:
             self._end.set_exception(from_problem(message.problem))
 
 
-FOLDER_PREFIX = "launchbound-study-"
-
-
-@contextmanager
-def folder_for_files() -> Iterator[Path]:
-    """A private folder that is removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
-        held = os.open(folder, os.O_RDONLY)
-        flock(held, LOCK_EX)
-        try:
-            yield Path(folder)
-        finally:
-            os.close(held)
-
-
-def remove_abandoned_folders() -> None:
-    """Remove the folders of fronts that were killed during a study: nobody holds their locks any more."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
-        with suppress(OSError):  # it is another user's, in use, or gone already
-            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                flock(held, LOCK_EX | LOCK_NB)
-                shutil.rmtree(folder)
-            finally:
-                os.close(held)
-
-
 MOST_BYTES = 128 * 2**20
 """Of all findings with their files: an answer of the largest kind has a hundred KB, a trace some more."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptFinding:
-    """A finding, with what it was run with; `created` is in UTC."""
-
     id: str
     study: str
     arguments: dict[str, Any]
@@ -402,7 +370,6 @@ class Findings:
         return found
 
     def newest(self, study: str, arguments: Mapping[str, Any]) -> KeptFinding | None:
-        """The newest finding of `study` that was run with all of `arguments`."""
         wanted = arguments.items()
         return next((one for one in self if one.study == study and wanted <= one.arguments.items()), None)
 

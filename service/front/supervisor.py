@@ -83,14 +83,12 @@ class Supervisor:
         self._task = asyncio.create_task(self._restart_forever(), name="engine-supervisor")
 
     async def stop(self) -> None:
-        """End the engine: Stop, then SIGTERM, then SIGKILL, each with a timeout."""
         self._ending = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def kill(self) -> None:
-        """End the engine at once, and start no other."""
         self._ending = True
         kill_group(self.pid)
 

@@ -44,17 +44,6 @@ def cut(file: Path, _: random.Random) -> None:
     file.write_bytes(file.read_bytes()[:100])
 
 
-def halved(file: Path, _: random.Random) -> None:
-    """As a machine that lost its power leaves it."""
-    data = file.read_bytes()
-    file.write_bytes(data[: len(data) // 2])
-
-
-def noise(file: Path, chance: random.Random) -> None:
-    """As long as before, and nothing of it is left."""
-    file.write_bytes(chance.randbytes(file.stat().st_size))
-
-
 def scattered(file: Path, chance: random.Random) -> None:
     """Some bytes behind the header are others: it may load, and compute something else, or crash."""
     data = bytearray(file.read_bytes())
@@ -64,19 +53,12 @@ def scattered(file: Path, chance: random.Random) -> None:
 
 
 def libraries(cache: Path) -> Iterable[Path]:
-    """The compiled code."""
     return cache.rglob("*.so")
 
 
 def pickles(cache: Path) -> Iterator[Path]:
-    """What torch keeps of graphs."""
     for folder in ("fxgraph", "aotautograd"):
         yield from (file for file in cache.rglob(f"{folder}/**/*") if file.is_file())
-
-
-def everything(cache: Path) -> Iterable[Path]:
-    """All files but our own records, which are JSON beside the folders of code."""
-    return (file for file in cache.glob("compiled-*/*/**/*") if file.is_file())
 
 
 def cache_damaged(which: Callable[[Path], Iterable[Path]], damage: Damage) -> Experiment:
@@ -98,7 +80,7 @@ def cache_damaged(which: Callable[[Path], Iterable[Path]], damage: Damage) -> Ex
         words = f"{len(files)} files; {'the same' if same else 'OTHER'} tokens, {restarts:g} restarts, " + (
             "compiled again" if "cold" in caches else "nothing compiled again"
         )
-        return Happened(words, seconds, same and restarts <= 1, {"files": len(files), "restarts": restarts})
+        return Happened(words, seconds, same and restarts <= 1)
 
     return run
 
@@ -119,7 +101,6 @@ def good_cache(folder: Path) -> tuple[Path, dict[str, object]]:
 
 
 def engine_killed_compiled(folder: Path) -> Happened:
-    """SIGKILL to an engine with compiled modes: the next one finds their code."""
     good, tokens = good_cache(folder.parent / "good-cache")
     shutil.copytree(good, folder / "cache", symlinks=True)
     with victim(folder, SETUP) as service:
@@ -134,7 +115,6 @@ def engine_killed_compiled(folder: Path) -> Happened:
 
 
 def terminated_compiling(folder: Path) -> Happened:
-    """SIGTERM in the middle of a cold compilation: its compilers end too."""
     with victim(folder, SETUP) as service:
         compilers = until(lambda: _compilers(service), "a running compiler", COMPILE_SECONDS)
         left = descendants(service.process.pid)
@@ -148,7 +128,6 @@ def terminated_compiling(folder: Path) -> Happened:
 
 
 def _compilers(service: Victim) -> list[int]:
-    """The pids of the C++ compilers that run for the service now."""
     found = []
     for pid in descendants(service.process.pid):
         with suppress(psutil.NoSuchProcess):
@@ -158,5 +137,4 @@ def _compilers(service: Victim) -> list[int]:
 
 
 def outputs(service: Victim) -> dict[str, object]:
-    """What each mode makes of one prompt."""
     return {mode: service.generate(mode, max_new_tokens=24).json()["outputs"] for mode in MODES}

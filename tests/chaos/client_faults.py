@@ -41,7 +41,6 @@ class Answers:
 
     @property
     def median_ms(self) -> float:
-        """Of the latencies."""
         return median(self.seconds) * 1e3
 
 
@@ -65,7 +64,6 @@ def ask_while(going: Callable[[int], bool], url: str, outputs: object = None, **
 
 
 def ask(count: int, url: str, **body: object) -> Answers:
-    """`count` requests."""
     return ask_while(lambda done: done < count, url, **body)
 
 
@@ -82,8 +80,6 @@ Behaviour = Callable[["Connection"], Awaitable[None]]
 
 
 class Connection:
-    """One raw connection of the crowd."""
-
     def __init__(self, port: int) -> None:
         self._socket = socket.socket()
         self._socket.setblocking(False)
@@ -92,11 +88,9 @@ class Connection:
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
-        """Connect."""
         await self._loop.sock_connect(self._socket, ("127.0.0.1", self._port))
 
     async def send(self, data: bytes) -> None:
-        """Send all of `data`."""
         await self._loop.sock_sendall(self._socket, data)
 
     async def trickle(self, data: bytes) -> None:
@@ -106,23 +100,19 @@ class Connection:
             await asyncio.sleep(TRICKLE_SECONDS)
 
     async def until_closed(self) -> None:
-        """Read until the service closes."""
         while await self._loop.sock_recv(self._socket, 65_536):
             continue
 
     def end_sending(self) -> None:
-        """The half of this connection that sends is closed."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def close(self, reset: bool = False) -> None:
-        """Close it, if that has not been done."""
         if reset:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
 
 def request(**body: object) -> bytes:
-    """A whole request to generate."""
     content = json.dumps({**BODY, **body}).encode()
     return HEAD + b"Content-Length: %d\r\n\r\n" % len(content) + content
 
@@ -134,12 +124,10 @@ async def silent(connection: Connection) -> None:
 
 
 async def slow_head(connection: Connection) -> None:
-    """Sends a head byte by byte."""
     await connection.trickle(HEAD)
 
 
 async def slow_body(connection: Connection) -> None:
-    """Sends a body byte by byte."""
     await connection.send(HEAD + b"Content-Length: 900\r\n\r\n")
     await connection.trickle(b" " * 900)
 
@@ -153,7 +141,6 @@ async def half_open(connection: Connection) -> None:
 
 
 async def unread(connection: Connection) -> None:
-    """Asks for a large answer, and takes none of it."""
     await connection.send(LARGE_ANSWER)
     await connection.trickle(LARGE_ANSWER * 8)
 
@@ -167,7 +154,6 @@ async def vanishing(connection: Connection) -> None:
 
 
 async def vanishing_stream(connection: Connection) -> None:
-    """Is gone in the middle of a stream."""
     await connection.send(request(max_new_tokens=400, ignore_eos=True, stream=True))
     await asyncio.sleep(VANISH_SECONDS)
     connection.close(reset=True)
@@ -195,11 +181,9 @@ class Crowd:
 
     @property
     def size(self) -> int:
-        """How many clients there are at a time."""
         return self._each * len(self._kinds)
 
     def run(self) -> None:
-        """Do it, on this thread."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:
@@ -241,7 +225,6 @@ PROBE_SECONDS = 1.0
 
 
 def crowded(folder: Path) -> Happened:
-    """Hundreds of bad clients for a while."""
     with victim(folder) as service:
         service.await_warm()
         return among(service, EACH, SECONDS, BEFORE)
@@ -276,8 +259,7 @@ def among(service: Victim, each: int, seconds: float, alone: int) -> Happened:
         f"median {before.median_ms:.0f} ms before, {beside.median_ms:.0f} beside, {after.median_ms:.0f} "
         f"after; connections gone {left:.1f} s later"
     )
-    numbers = {"before_ms": before.median_ms, "beside_ms": beside.median_ms, "after_ms": after.median_ms}
-    return Happened(words, monotonic() - began, not wrong, numbers)
+    return Happened(words, monotonic() - began, not wrong)
 
 
 def beyond_the_cap(folder: Path) -> Happened:
@@ -316,7 +298,7 @@ def beside_silent(service: Victim, count: int, seconds: float) -> Happened:
         f"probes and scrapes answered {dict(answers)}, the slowest in {slowest * 1e3:.0f} ms; connections "
         f"gone {left:.1f} s later"
     )
-    return Happened(words, monotonic() - began, good, {"slowest_probe_seconds": slowest, "refused": counted})
+    return Happened(words, monotonic() - began, good)
 
 
 @contextmanager

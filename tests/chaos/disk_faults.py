@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from pathlib import Path
 from time import monotonic
 
 import httpx
-import psutil
 
 from loadtests.run.rows import ROWS_FILE
 from loadtests.run.run_file import read_run
@@ -67,11 +65,9 @@ class SmallDisk:
             file.truncate(max(0, size - leave_bytes))
 
     def free(self) -> None:
-        """Make room again."""
         self._filler.unlink(missing_ok=True)
 
     def free_bytes(self) -> int:
-        """The room that is left."""
         found = os.statvfs(self.seen)
         return found.f_bavail * found.f_frsize
 
@@ -159,26 +155,9 @@ def traces_amiss(service: Victim, disk: SmallDisk) -> str:
 
 
 def listed(http: httpx.Client) -> set[str]:
-    """The ids of the traces that the service has."""
     answer = http.get("/v1/traces")
     assert answer.status_code == 200, answer.text
     return {trace["id"] for trace in answer.json()["traces"]}
-
-
-def traces_limited(folder: Path) -> Happened:
-    """No file of the engine may grow over a kilobyte: a profiled request is answered all the same.
-
-    Played by RLIMIT_FSIZE, which needs no privilege; a write fails with EFBIG instead of ENOSPC.
-    """
-    with victim(folder) as service:
-        service.await_ready()
-        engine = psutil.Process(service.engine())
-        _, hard = engine.rlimit(resource.RLIMIT_FSIZE)
-        engine.rlimit(resource.RLIMIT_FSIZE, (1024, hard))
-        began = monotonic()
-        answers = [service.generate(profile=True).status_code, service.generate().status_code]
-        good = answers == [200, 200] and service.engine() == engine.pid
-        return Happened(f"answered with {answers}", monotonic() - began, good)
 
 
 def cache_full(folder: Path) -> Happened:

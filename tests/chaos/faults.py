@@ -10,16 +10,13 @@ from tests.chaos.cache_faults import (
     cache_damaged,
     cut,
     engine_killed_compiled,
-    everything,
-    halved,
     libraries,
-    noise,
     pickles,
     scattered,
     terminated_compiling,
 )
 from tests.chaos.client_faults import beyond_the_cap, crowded
-from tests.chaos.disk_faults import cache_full, results_full, traces_full, traces_limited
+from tests.chaos.disk_faults import cache_full, results_full, traces_full
 from tests.chaos.load_faults import LONG_SECONDS, soaked
 from tests.chaos.process_faults import (
     anatomy_hit,
@@ -47,7 +44,6 @@ SIGNALS = (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP))
 
 
 def all_faults(soak_seconds: float) -> list[Fault]:
-    """Every fault; the last is a soak of so many seconds."""
     return [*_of_engine(), *_of_anatomy(), *_of_front(), *_of_folders(), *_of_clients(soak_seconds)]
 
 
@@ -87,7 +83,6 @@ def _of_front() -> Iterator[Fault]:
 
 def _of_folders() -> Iterator[Fault]:
     yield Fault("disk full under traces and log", "requests answered, traces again with room", traces_full)
-    yield Fault("file-size limit under traces", "requests answered", traces_limited)
     yield Fault("disk full under the compile cache", "eager serves; with room all modes", cache_full)
     yield Fault("disk full under results", "exit code 4, remedy; resumed whole", results_full)
     yield Fault("cache writable by all", "exit code 2, remedy", cache_refused(writable_by_all, "chmod go-w"))
@@ -96,9 +91,8 @@ def _of_folders() -> Iterator[Fault]:
     )
     yield Fault("cached libraries cut", ALL_READY, cache_damaged(libraries, cut))
     yield Fault("cached libraries with bytes changed", ALL_READY, cache_damaged(libraries, scattered))
-    yield Fault("cached pickles halved", ALL_READY, cache_damaged(pickles, halved))
+    yield Fault("cached pickles cut", ALL_READY, cache_damaged(pickles, cut))
     yield Fault("cached pickles with bytes changed", ALL_READY, cache_damaged(pickles, scattered))
-    yield Fault("all cached files overwritten", ALL_READY, cache_damaged(everything, noise))
 
 
 def _of_clients(soak_seconds: float) -> Iterator[Fault]:

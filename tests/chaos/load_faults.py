@@ -170,11 +170,10 @@ def _happened(found: Verdict, seconds: float, settle: float, same_engine: bool) 
         f"{'' if judged else f' (told, not judged, below {LONG_SECONDS:.0f} s)'}; "
         f"{grown or 'descriptors, threads and series flat'}{'' if same_engine else '; another engine'}"
     )
-    return Happened(words, seconds, good, {f"resident_{name}": ratio for name, ratio in found.growth.items()})
+    return Happened(words, seconds, good)
 
 
 def sample(service: Victim, at: float) -> Sample:
-    """What front and engine hold once nothing runs."""
     service.at_rest()
     threading.Event().wait(REST_SECONDS)  # connections are closed by both sides
     pids = {"front": service.process.pid, "engine": service.engine()}

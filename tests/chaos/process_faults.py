@@ -53,7 +53,6 @@ class Study:
             self.statuses.append(self._service.http.post(PROBE, json={}).status_code)
 
     def wait(self) -> list[int]:
-        """What it was answered with: one status, or none where the connection broke."""
         self._thread.join(PATIENCE_SECONDS)
         return self.statuses
 
@@ -63,8 +62,6 @@ Moment = Callable[[Victim], Study | None]
 
 
 def at(stage: str) -> Moment:
-    """The engine is at `stage`."""
-
     def wait(service: Victim) -> None:
         service.at(stage)
 
@@ -72,7 +69,6 @@ def at(stage: str) -> Moment:
 
 
 def importing(service: Victim) -> Study:
-    """A study is asked for, and its process imports and loads."""
     service.await_ready()
     asked = Study(service)
     service.anatomy()
@@ -80,14 +76,12 @@ def importing(service: Victim) -> Study:
 
 
 def studying(service: Victim) -> Study:
-    """A study is asked for and under way; the engine pauses for it."""
     asked = importing(service)
     until(lambda: service.live().get("anatomy") not in (None, "starting"), "the study", PATIENCE_SECONDS)
     return asked
 
 
 def answers_of(asked: Study | None) -> list[int]:
-    """What the study of a moment was answered with."""
     return [] if asked is None else asked.wait()
 
 
@@ -177,8 +171,6 @@ def anatomy_hit_at_rest(number: signal.Signals) -> Experiment:
 
 
 def front_killed(moment: Moment) -> Experiment:
-    """SIGKILL to the front: nothing is left."""
-
     def run(folder: Path) -> Happened:
         with victim(folder) as service:
             asked = moment(service)

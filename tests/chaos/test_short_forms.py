@@ -12,7 +12,6 @@ import pytest
 
 from tests.chaos.client_faults import among, beside_silent
 from tests.chaos.disk_faults import MEGABYTE, SmallDisk, small_disk, traces_amiss
-from tests.chaos.load_faults import burst, sample
 from tests.chaos.victim import PATIENCE_SECONDS, NotPossible, Setup, Victim, victim
 from tests.support.processes import without
 from tests.support.serving import until
@@ -82,11 +81,3 @@ def test_honest_requests_go_on_beside_clients_that_are_slow_silent_half_open_or_
 def test_probes_go_on_beside_more_silent_clients_than_there_are_places(service: Victim) -> None:
     found = beside_silent(service, count=4 * CONNECTIONS, seconds=3.0)
     assert found.as_must, found.words
-
-
-def test_a_mixed_load_leaves_nothing_running(service: Victim) -> None:
-    engine = service.engine()
-    burst(service.url, seconds=2.0, seed=1, rows=1)
-    held = sample(service, at=2.0)
-    assert service.engine() == engine
-    assert held.counts["descriptors of front"] > 0

@@ -43,8 +43,6 @@ PLAIN = Setup()
 
 
 class Victim:
-    """One running service."""
-
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process, self.url = process, url
         self.http = httpx.Client(base_url=url, headers=FRESH, timeout=PATIENCE_SECONDS, trust_env=False)
@@ -69,16 +67,13 @@ class Victim:
         return self.engine()
 
     def stage(self) -> str | None:
-        """Which of STAGES the engine is at; None where it has not said so."""
         doing = str(self.live().get("engine_doing"))
         return next((stage for stage in STAGES if doing.startswith(stage)), None)
 
     def engine(self) -> int:
-        """The pid of the engine."""
         return until(lambda: self._child("service.engine.process"), "the engine", PATIENCE_SECONDS)
 
     def anatomy(self) -> int:
-        """The pid of the anatomy process."""
         return until(lambda: self._child("service.anatomy.process"), "the anatomy process", PATIENCE_SECONDS)
 
     def _child(self, module: str) -> int | None:
@@ -90,14 +85,12 @@ class Victim:
         return None
 
     def ready(self) -> bool:
-        """Whether all modes serve."""
         with suppress(httpx.TransportError):
             answer = self.http.get("/health/ready")
             return answer.status_code == 200 and not answer.json()["degraded"]
         return False
 
     def await_ready(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Until all modes serve."""
         until(self.ready, "all modes ready", patience)
 
     def await_warm(self) -> None:
@@ -106,21 +99,17 @@ class Victim:
         until(lambda: self.http.get("/v1/modes").json()["engine"]["warm"], "a warm engine", PATIENCE_SECONDS)
 
     def generate(self, mode: str = "eager", **body: object) -> httpx.Response:
-        """POST a generation."""
         return self.http.post(f"/v1/modes/{mode}/generate", json={**BODY, **body})
 
     def series(self) -> dict[str, float]:
-        """The exposition: 'name{labels}' → value, names without their prefix."""
         lines = self.http.get("/metrics").text.splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         return {name.removeprefix("launchbound_"): float(value) for name, value in pairs}
 
     def at_rest(self) -> None:
-        """Until no request is accepted and unfinished."""
         until(lambda: not self.in_progress(), "the end of all requests", PATIENCE_SECONDS)
 
     def in_progress(self) -> float:
-        """How many requests are accepted and unfinished."""
         return sum(n for name, n in self.series().items() if name.startswith("requests_in_progress{"))
 
 
@@ -161,7 +150,6 @@ def start(folder: Path, log: Any = subprocess.PIPE, setup: Setup = PLAIN) -> sub
 
 
 def end(process: subprocess.Popen[str], children: list[int]) -> None:
-    """Kill what is left of a service, each by its pid."""
     process.kill()
     process.wait()
     if process.stdout is not None:
@@ -178,15 +166,11 @@ REPLACED_SECONDS, NOTICED_SECONDS, ENDED_SECONDS, ANSWERED_SECONDS = 30.0, 15.0,
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What a fault led to: in words, with its seconds, and whether it is what must happen.
-
-    `numbers` are the measured values that the words are made of.
-    """
+    """What a fault led to: in words, with its seconds, and whether it is what must happen."""
 
     words: str
     seconds: float
     as_must: bool
-    numbers: Mapping[str, float | None] = field(default_factory=dict)
 
 
 Experiment = Callable[[Path], Happened]
@@ -207,7 +191,6 @@ class Fault:
 
 
 def seconds_until(condition: Callable[[], object], what: str) -> float:
-    """The seconds until `condition` holds."""
     began = monotonic()
     until(condition, what, PATIENCE_SECONDS)
     return monotonic() - began

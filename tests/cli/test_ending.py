@@ -83,7 +83,6 @@ def running(arguments: list[str], folder: Path) -> Iterator[subprocess.Popen[str
 
 
 def whole_service(process: subprocess.Popen[str]) -> list[int]:
-    """Its front and engine, once both run."""
     until(lambda: len(descendants(process.pid)) >= 2, "front and engine")
     return descendants(process.pid)
 
@@ -190,8 +189,6 @@ def test_a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
 def test_a_service_that_could_not_start_is_bad_input_of_every_command(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of a series: tests/loadtests/test_series.py."""
-
     @contextmanager
     def launched(*_: object, **__: object) -> Iterator[str]:
         raise LaunchError(f"the service ended: {REASON}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import signal
 import socket
@@ -38,7 +39,6 @@ sys.exit(app.serve(Settings(port=0, drain_seconds=60, batch_sizes=[1, 4], log_fo
 
 @contextmanager
 def served(log: Path, **options: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The service as a child process, and its URL."""
     command = [sys.executable, "-c", SERVE, *fake_engine_command(**options)]
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -57,7 +57,6 @@ def served(log: Path, **options: object) -> Iterator[tuple[subprocess.Popen[str]
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Where a service writes its lines."""
     return tmp_path / "log"
 
 
@@ -182,7 +181,6 @@ def test_a_service_that_was_up_stays_up_where_its_later_engines_refuse(log: Path
 
 
 def refusal_with(url: str, *texts: str) -> httpx.Response | None:
-    """The answer of generate, once its error message contains all of `texts`."""
     answer = httpx.post(url, json=BODY, trust_env=False)
     return answer if all(text in answer.json()["error"]["message"] for text in texts) else None
 
@@ -203,3 +201,16 @@ def test_what_no_service_can_start_with_is_exit_code_2_in_our_words_before_an_en
     ended = CliRunner().invoke(launchbound.app, ["serve", "--batch-sizes=0"])
     assert ended.exit_code == 2
     assert ended.stderr == "launchbound: batch_sizes: batch sizes lie between 1 and 4096, got [0]\n"
+
+
+def test_engine_cores_outside_the_share_of_the_service_are_refused_in_our_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(port=0, engine_cpus=[min(os.sched_getaffinity(0))])
+    monkeypatch.setattr("service.front.app.create_app", lambda *_, **__: None)
+    monkeypatch.setattr("service.front.app.set_up", lambda form: None)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {999})
+    assert serve(settings) == 2
+    assert "this process may use cores [999]; choose among these" in capsys.readouterr().err

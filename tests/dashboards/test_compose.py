@@ -32,7 +32,6 @@ NEEDS_A_CAPABILITY = {"dcgm-exporter": ["SYS_ADMIN"]}
 
 
 def published_port(service: str) -> int:
-    """The port inside the container that compose publishes."""
     return int(SERVICES[service]["ports"][0].rsplit(":", 1)[1])
 
 
@@ -70,7 +69,6 @@ def test_no_container_runs_as_root() -> None:
 
 
 def healthy(port: int) -> bool:
-    """What the image's health check says of a service at `port`."""
     line = next(line for line in DOCKERFILE.splitlines() if "/health/live" in line)
     command = json.loads(line.strip().removeprefix("CMD "))
     call = [part.replace("/8000", f"/{port}") for part in command]

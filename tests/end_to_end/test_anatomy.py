@@ -54,7 +54,6 @@ def generate(client: httpx.Client, mode: str) -> dict[str, Any]:
 
 
 def compilations(client: httpx.Client) -> dict[str, float]:
-    """Per mode, how often the engine has compiled and recompiled so far."""
     counted = ("launchbound_compile_seconds_count{", "launchbound_recompiles_total{")
     lines = client.get("/metrics").text.splitlines()
     found = {name: float(value) for name, value in (x.rsplit(" ", 1) for x in lines if x.startswith(counted))}

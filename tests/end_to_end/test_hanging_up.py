@@ -1,74 +1,23 @@
-"""A client that hangs up ends its generation at the next poll, and over HTTP long before its last token."""
+"""A client that hangs up ends its generation long before its last token."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 import msgspec
 import pytest
-import torch
-from torch import Tensor
 
-from models.checkpoint import TINY_FOLDER, build
-from models.tokenizer import Tokenizer
-from service.engine import generation
-from service.engine.generation import Generator, JobResult
-from service.engine.inbox import local_job
 from service.front.engine_client import EngineClient
-from service.modes import MODES
-from service.records import Cancel, Job, Outcome, ToFront
-from service.step.buffers import allocate
-from service.step.callables import Step, build_step
-from service.step.meters import HostMeter
-from tests.engine.sockets import SocketPair
+from service.records import Outcome, ToFront
 from tests.support.serving import Front, running, until
 from tests.support.start_up import FEW_SAMPLES
 
 PROMPT = "def mean(values):\n"
 WHOLE = 480
 """Tokens that fill tiny's context; at batch 16 they keep the engine busy for seconds."""
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[SocketPair]:
-    made = SocketPair(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_cancel_during_a_step_ends_the_generation_at_the_next_poll(
-    pair: SocketPair, stream: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(generation, "POLL_NS", 0)  # polls between any two steps, however fast they are here
-    torch.set_num_threads(1)
-    model, tokenizer = build("tiny", max_batch=1), Tokenizer.load(TINY_FOLDER)
-    buffers = allocate(model, [1], prefill_chunk=64)
-    generator = Generator(tokenizer, buffers, model.config.context, pair.inbox)
-    step = build_step(MODES["inference_mode"], model)
-    for at in (1, 2, 7, 8):
-        job = local_job(f"j{at}", "inference_mode", [PROMPT], 60, ignore_eos=True, stream=stream)
-        pair.deliver(job)
-        assert pair.inbox.take() == job
-        run, taken = JobResult(), 0
-
-        def cancelling(*arguments: Tensor, job: Job = job, at: int = at) -> tuple[Tensor, Tensor]:
-            nonlocal taken
-            taken += 1
-            if taken == at:
-                pair.send(Cancel(id=job.id))
-                assert pair.inbox._stream.wait(10_000), "the Cancel did not arrive"
-            return step(*arguments)
-
-        steps: dict[tuple[str, int], Step] = {("prefill", 1): step, ("decode", 1): cancelling}
-        with torch.no_grad():
-            generator.run(job, steps, run, HostMeter())
-        assert run.kind == "cancelled"
-        assert taken == at
 
 
 class Recorded(NamedTuple):

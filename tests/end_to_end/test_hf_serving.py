@@ -42,8 +42,6 @@ PLAIN = ["eager", "no_grad", "inference_mode"]
 
 @dataclass
 class Served:
-    """What an engine left behind."""
-
     modes: list[str]
     folder: Path
     inbox: LocalInbox

@@ -96,27 +96,11 @@ def test_a_stop_string_ends_the_text_before_it(client: OpenAI) -> None:
     assert (stopped.text, stopped.finish_reason) == (free[: free.index(stop)], "stop")
 
 
-def test_with_ignore_eos_every_completion_has_all_its_tokens(client: OpenAI) -> None:
-    answer = complete(client, [PROMPT, "x"], max_tokens=40, temperature=1.5, extra_body={"ignore_eos": True})
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 80
-    assert [choice.finish_reason for choice in answer.choices] == ["length", "length"]
-
-
 def test_a_token_that_the_model_does_not_have_is_refused_by_its_name_here(url: str) -> None:
     answer = httpx.post(f"{url}/v1/completions", json={"model": MODEL, "prompt": [999_999]}, trust_env=False)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "prompt"
     assert "4095" in answer.json()["error"]["message"]
-
-
-def test_the_verb_shows_the_text_and_its_times_as_a_bar(url: str) -> None:
-    shown = CliRunner().invoke(app, ["generate", PROMPT, "--max-new-tokens=12", f"--url={url}"])
-    assert shown.exit_code == 0, shown.output
-    assert shown.stdout.startswith(PROMPT + generated(url)["outputs"][0]["text"])
-    assert "tiny in eager on cpu" in shown.stdout
-    for words in ("queue", "sampled", "other", "12 tokens"):
-        assert words in shown.stdout
 
 
 def test_the_verb_starts_a_service_of_its_own_and_ends_it(

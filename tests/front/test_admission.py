@@ -98,7 +98,6 @@ SWEEP = {"X-Launchbound-Run": "20260101-1"}
 
 @pytest.fixture
 def swept(own_front: Front) -> Front:
-    """A front that a sweep has just sent a request."""
     assert own_front.generate(headers=SWEEP).status_code == 200
     return own_front
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import service.machine
-from service.front import app
+from service.front import app, machine
 from service.front.app import report_lag
 from service.front.machine import CoreClaims
 from service.machine import engine_cpus, front_cpus, share_cpus
@@ -43,6 +43,21 @@ CORES = [900, 901]
 """No machine's: other tests run services meanwhile."""
 
 
+def test_where_claims_cannot_be_made_the_service_says_so_and_names_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Forbidden:
+        def bind(self, _: str) -> None:
+            raise PermissionError(1, "not allowed here")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(machine.socket, "socket", lambda *_: Forbidden())
+    claims = CoreClaims(CORES)
+    assert (claims.held, claims.shared) == (False, [])
+    assert "is not known: [Errno 1] not allowed here" in (claims.warning or "")
+
+
 def test_a_second_engine_on_a_core_is_named_and_no_other() -> None:
     first = CoreClaims(CORES)
     try:
@@ -61,14 +76,21 @@ def test_a_second_engine_on_a_core_is_named_and_no_other() -> None:
     again.close()
 
 
-def test_the_lag_is_the_time_beyond_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lag_is_the_time_beyond_the_interval_and_goes_on_where_it_cannot_be_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     times = chain([100.0, 100.31, 101.0, 101.005], repeat(102.0))
     monkeypatch.setattr(app, "monotonic", lambda: next(times))
     monkeypatch.setattr(app, "LAG_INTERVAL_SECONDS", 0.01)
     lags = list[float]()
 
+    def record(lag: float) -> None:
+        lags.append(lag)
+        if len(lags) == 1:
+            raise OSError(28, "the disk is full")
+
     async def record_twice() -> None:
-        task = asyncio.create_task(report_lag(lags.append))
+        task = asyncio.create_task(report_lag(record))
         while len(lags) < 2:
             await asyncio.sleep(0.001)
         task.cancel()

@@ -183,7 +183,6 @@ MOST = 1000
 
 @pytest.fixture(scope="module")
 def bounded() -> Iterator[Front]:
-    """A front whose engine says that a prompt has at most MOST bytes."""
     with running(prompt_bytes=MOST) as started:
         started.await_ready()
         yield started

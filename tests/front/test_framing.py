@@ -19,13 +19,11 @@ NEXT = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: next\r\nC
 
 
 def post(fields: bytes, body: bytes = BODY, version: bytes = b"1.1") -> bytes:
-    """A POST with these fields beside those that it needs."""
     line = b"POST /v1/modes/eager/generate HTTP/%s\r\n" % version
     return line + b"Host: localhost\r\nContent-Type: application/json\r\n" + fields + b"\r\n" + body
 
 
 def get(fields: bytes, body: bytes) -> bytes:
-    """A GET with a body."""
     return b"GET /v1/modes HTTP/1.1\r\nHost: localhost\r\n" + fields + b"\r\n" + body
 
 
@@ -37,7 +35,6 @@ def chunk(size: bytes = b"%x" % len(BODY), extension: bytes = b"", last: bytes =
 SERVED = {
     "length": post(LENGTH),
     "chunked": post(CHUNKED, chunk()),
-    "chunked behind a tab": post(b"Transfer-Encoding:\tchunked\r\n", chunk()),
     "chunk extension": post(CHUNKED, chunk(extension=b";a=b")),
     "trailer": post(CHUNKED, chunk(last=b"0\r\nX-T: 1\r\n\r\n")),
     "trailer that names a host": post(CHUNKED, chunk(last=b"0\r\nHost: evil\r\nOrigin: http://evil\r\n\r\n")),
@@ -45,63 +42,42 @@ SERVED = {
     "h2c, length": post(OFFER + LENGTH),
     "h2c, chunked": post(OFFER + CHUNKED, chunk()),
     "websocket": post(b"Connection: keep-alive, upgrade\r\nUpgrade: websocket\r\n" + LENGTH),
-    "Upgrade alone": post(b"Upgrade: h2c\r\n" + LENGTH),
     "a body of a GET": get(b"Content-Length: %d\r\n" % len(NEXT), NEXT),
     "h2c with a GET": get(OFFER, b""),
     "h2c with a body of a GET": get(OFFER + b"Content-Length: %d\r\n" % len(NEXT), NEXT),
-    "a name that looks like it": post(b"Content_Length: 3\r\n" + LENGTH),
     "empty lines before it": b"\r\n\r\n" + post(LENGTH),
 }
 
 REFUSED = {
     "chunked and a length": post(CHUNKED + LENGTH, chunk()),
-    "a length and chunked": post(LENGTH + CHUNKED, chunk()),
     "another encoding": post(b"Transfer-Encoding: xchunked\r\n", chunk()),
     "identity": post(b"Transfer-Encoding: identity\r\n" + LENGTH),
-    "chunked first": post(b"Transfer-Encoding: chunked, identity\r\n", chunk()),
     "chunked last": post(b"Transfer-Encoding: gzip, chunked\r\n", chunk()),
     "chunked twice": post(CHUNKED * 2, chunk()),
     "a blank before the colon": post(b"Transfer-Encoding : chunked\r\n", chunk()),
     "two lengths": post(LENGTH + b"Content-Length: 5\r\n"),
-    "one length twice": post(LENGTH * 2),
     "a list of lengths": post(b"Content-Length: %d, %d\r\n" % (len(BODY), len(BODY))),
-    "negative length": post(b"Content-Length: -1\r\n"),
-    "hexadecimal length": post(b"Content-Length: 0x%x\r\n" % len(BODY)),
-    "length over 64 bits": post(b"Content-Length: %d\r\n" % (2**64 + len(BODY))),
-    "size with 0x": post(CHUNKED, chunk(b"0x%x" % len(BODY))),
-    "size with a plus": post(CHUNKED, chunk(b"+%x" % len(BODY))),
-    "size over 64 bits": post(CHUNKED, chunk(b"1" + b"%016x" % len(BODY))),
-    "a chunk longer than its size": post(CHUNKED, chunk(b"5")),
     "chunks that end with LF": post(CHUNKED, chunk().replace(b"\r\n", b"\n")),
     "trailer with a length": post(CHUNKED, chunk(last=b"0\r\n" + LENGTH + b"\r\n")),
     "folded length": post(b"Content-Length:\r\n %d\r\n" % len(BODY)),
-    "first field behind a blank": post(LENGTH).replace(b"\r\nHost", b"\r\n Host"),
     "lines that end with LF": post(LENGTH, b"").replace(b"\r\n", b"\n") + BODY,
     "LF in a value": post(b"X-A: b\nContent-Length: 3\r\n" + LENGTH),
-    "NUL in a value": post(b"X-A: b\0c\r\n" + LENGTH),
-    "blank in a name": post(b"X A: b\r\n" + LENGTH),
-    "HTTP/0.9": b"GET /v1/modes\r\n\r\n",
     "HTTP/1.2": post(LENGTH, version=b"1.2"),
-    "HTTP/2.0": post(LENGTH, version=b"2.0"),
     "CONNECT": b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 
 LAST = {
     "HTTP/1.0": post(LENGTH, version=b"1.0"),
     "HTTP/1.0 that expects": post(b"Expect: 100-continue\r\n" + LENGTH, version=b"1.0"),
-    "HTTP/1.0 that offers": post(OFFER + LENGTH, version=b"1.0"),
     "close": post(b"Connection: close\r\n" + LENGTH),
-    "close and upgrade": post(b"Connection: close, upgrade\r\nUpgrade: h2c\r\n" + LENGTH),
 }
 
 
 def statuses(received: bytes) -> list[int]:
-    """Those of all answers."""
     return [int(part[:3]) for part in received.split(b"HTTP/1.1 ")[1:]]
 
 
 def answers(front: Front, request: bytes) -> bytes:
-    """All that comes back where NEXT follows `request`."""
     with connected(front) as connection:
         send(connection, request + NEXT)
         return until_closed(connection)

@@ -18,7 +18,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
-from service.front.metrics import page
 from service.front.metrics import series as series_module
 from service.front.metrics.catalogue import (
     CATALOGUE,
@@ -46,6 +45,7 @@ from service.records import (
 from tests.support.outcomes import ENGINE, JOB, outcome, phase, split
 from tests.support.serving import Front, running, until
 
+GUIDE = Path(__file__).parents[2] / "docs" / "observability.md"
 SERIES = 1500
 """Of five modes and three batch buckets on a CPU, with some room for those of the front itself."""
 
@@ -71,7 +71,6 @@ def samples(front: Front) -> list[Sample]:
 
 
 def family_of(sample_name: str) -> str:
-    """The catalogue's name behind a sample's."""
     stem = sample_name.removeprefix(PREFIX)
     names = {row.name for row in CATALOGUE}
     candidates = (stem, *(stem.removesuffix(end) for end in ("_bucket", "_count", "_sum")))
@@ -452,19 +451,14 @@ def test_its_exposition_is_the_librarys_byte_for_byte(
     assert ours.exposition(open_metrics) == encode(registry).decode().removesuffix("# EOF\n")
 
 
-def test_a_page_that_is_not_current_is_refused_with_the_command_that_mends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    committed = page.PAGE.read_text()
-    assert page.main([]) == 0
-    monkeypatch.setattr(page, "PAGE", tmp_path / "metrics.md")
-    page.PAGE.write_text(committed.replace("| `engine_up` |", "| `engine_down` |"))
-    assert page.main([]) == 1
-    assert "python -m service.front.metrics.page --write" in capsys.readouterr().err
-    assert page.main(["--write"]) == 0
-    assert page.PAGE.read_text() == committed
+def test_the_guide_has_every_metric_with_its_meaning() -> None:
+    guide = GUIDE.read_text()
+    for row in CATALOGUE:
+        labels = ", ".join(row.labels) or "–"
+        line = f"| `{row.name}` | {row.kind} | {labels} | {row.unit or '–'} | {row.help} |"
+        assert line in guide, line
 
 
 def test_every_label_is_explained_on_the_page() -> None:
-    explained = {line.split(" | ")[0].removeprefix("| ") for line in page.PAGE.read_text().splitlines()}
+    explained = {line.split(" | ")[0].removeprefix("| ") for line in GUIDE.read_text().splitlines()}
     assert explained.issuperset(name for row in CATALOGUE if row.kind != "info" for name in row.labels)

@@ -38,7 +38,6 @@ def complete(client: OpenAI, prompt: Any = "def mean(values):", **fields: Any) -
 
 
 def job_of(client: OpenAI, **fields: Any) -> dict[str, Any]:
-    """What the engine was sent for a request."""
     job: dict[str, Any] = json.loads(complete(client, "!job", **fields).choices[0].text)
     return job
 
@@ -50,17 +49,14 @@ def chunks(client: OpenAI, **fields: Any) -> list[Completion]:
     return list(stream)
 
 
-def test_every_mode_is_a_model_in_the_order_of_the_ladder_with_its_form_and_context(
+def test_every_mode_is_a_model_in_the_order_of_the_ladder_with_its_context(
     front: Front, client: OpenAI
 ) -> None:
     ids = [model.id for model in client.models.list()]
     assert ids == [f"tiny:{mode}" for mode in [*front.state.settings.modes, "auto"]]
-    model = client.models.retrieve("tiny:reduce-overhead").to_dict()
-    assert model.keys() == {"id", "object", "created", "owned_by", "max_model_len", "revision", "launchbound"}
+    model = front.http.get("/v1/models").json()["data"][0]
+    assert model.keys() == {"id", "object", "created", "owned_by", "max_model_len", "revision"}
     assert (model["object"], model["max_model_len"], model["revision"]) == ("model", 64, REVISION)
-    found = model["launchbound"]
-    assert isinstance(found, dict)
-    assert (found["effective"], found["state"]) == ("compiled-cpp", "ready")
 
 
 @pytest.mark.parametrize(
@@ -160,9 +156,7 @@ def test_a_failure_in_mid_stream_is_an_error_that_the_client_raises(own_front: F
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "echo": ({"echo": True}, "echo"),
     "logprobs": ({"logprobs": 0}, "logprobs"),
-    "best_of": ({"best_of": 2}, "best_of"),
     "presence_penalty": ({"presence_penalty": 0.5}, "presence_penalty"),
-    "logit_bias": ({"logit_bias": {"5": 1}}, "logit_bias"),
     "no prompt": ({"prompt": ""}, "prompt"),
     "no tokens": ({"prompt": [[]]}, "prompt"),
     "a token beyond 31 bits": ({"prompt": [[2**31]]}, "prompt"),
@@ -208,8 +202,6 @@ def test_the_client_raises_its_own_exceptions_with_our_messages(client: OpenAI) 
     assert int(full.value.response.headers["retry-after"]) > 0
     with pytest.raises(openai.NotFoundError, match="no chat here"):
         client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hello"}])
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("tiny:fastest")
 
 
 def test_a_full_queue_is_a_rate_limit_error_with_a_time_to_wait(own_front: Front) -> None:

@@ -43,13 +43,11 @@ class Place:
         (self.folder / "command").write_text(text)
 
     def hold(self) -> None:
-        """Have the next study last until `go`."""
         self.command("hold")
         (self.folder / "holding").unlink(missing_ok=True)
         (self.folder / "go").unlink(missing_ok=True)
 
     def held(self) -> Future[httpx.Response]:
-        """A study that is under way until `go`."""
         self.hold()
         study = self.meanwhile(self.study)
         until((self.folder / "holding").exists, "the study to begin")

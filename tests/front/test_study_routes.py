@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ import httpx
 import psutil
 import pytest
 
-from service.front import study_runner
 from service.front.errors import NotFound
 from service.front.routes import studies
 from service.front.schemas import STUDY_BODIES
@@ -58,7 +54,6 @@ def received(here: Place) -> list[tuple[str, dict[str, Any]]]:
 
 
 def events(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Names and data of the events in a stream."""
     return list(events_of(text.splitlines()))
 
 
@@ -204,7 +199,7 @@ def test_a_file_is_downloaded_by_id_and_leaves_no_folder(here: Place) -> None:
     assert entry["files"] == [TRACE_FILE]
     file = here.front.http.get(f"{answer.headers['location']}/files/{TRACE_FILE}")
     assert (file.status_code, file.content) == (200, bytes(5))
-    assert file.headers["content-type"] == "application/gzip"
+    assert file.headers["content-type"] == "application/octet-stream"
     assert file.headers["content-disposition"] == f'attachment; filename="{entry["id"]}-{TRACE_FILE}"'
     assert file.headers["x-content-type-options"] == "nosniff"
     assert refused(here.front.http.get(f"{answer.headers['location']}/files/other"), 404)["param"] == "name"
@@ -220,26 +215,6 @@ def test_without_the_key_no_study_finding_or_file_is_had_and_no_sweep_blocks_one
         assert here.pids() == []
         here.front.generate(headers={"X-Launchbound-Run": "1"})
         assert post(here, "operators", {"Authorization": "Bearer secret"}).status_code == 200
-
-
-def test_the_folder_of_a_study_whose_front_was_killed_goes_at_the_next_start_and_no_other_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(study_runner.tempfile, "tempdir", str(tmp_path))
-    dies = (
-        "import os\n"
-        "from service.front.study_runner import folder_for_files\n"
-        "with folder_for_files():\n"
-        "    os._exit(9)\n"
-    )
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    assert subprocess.run([sys.executable, "-c", dies], env=environment, check=False).returncode == 9
-    assert len(list(tmp_path.iterdir())) == 1
-    other = tmp_path / "launchbound-notes"
-    other.mkdir()
-    with study_runner.folder_for_files() as running:
-        study_runner.remove_abandoned_folders()
-        assert sorted(tmp_path.iterdir()) == sorted([other, running])
 
 
 ANATOMY = "/v1/modes/eager/anatomy"

@@ -39,7 +39,7 @@ PAUSE_SECONDS = 0.03
 
 SERVE = """
 import sys
-from service.cli.replicas import serve_on_ray
+from service.cli.serve import serve_on_ray
 from service.front.settings import Settings
 address, count, modes, *engine = sys.argv[1:]
 settings = Settings(
@@ -58,7 +58,6 @@ class Command:
 
     @property
     def url(self) -> str:
-        """The proxy's."""
         found = re.search(r"^launchbound: serving on (\S+)$", (self.folder / "out").read_text(), re.MULTILINE)
         assert found, self.log
         return found[1]
@@ -123,7 +122,6 @@ def replicas(
 
 
 def ray_is_here() -> None:
-    """Skips where it is not."""
     if importlib.util.find_spec("ray") is None:
         without("Ray is not installed: pip install launchbound[ray]")
     if len(os.sched_getaffinity(0)) < 2:
@@ -153,7 +151,6 @@ def test_an_engine_that_refuses_its_settings_ends_the_command_with_2_and_its_wor
 
 @pytest.fixture(scope="module")
 def first(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """Two replicas of a core each."""
     with replicas(tmp_path_factory.mktemp("replicas") / "first", "2", address=cluster) as command:
         yield command
 
@@ -165,7 +162,6 @@ def http(first: Command) -> Iterator[httpx.Client]:
 
 
 def total(address: str, outcome: str) -> float:
-    """Requests that the replica at `address` has counted as `outcome`."""
     page = httpx.get(f"http://{address}/metrics", headers=FRESH, trust_env=False).text
     lines = [line for line in page.splitlines() if line.startswith("launchbound_requests_total{")]
     return sum(float(line.rpartition(" ")[2]) for line in lines if f'outcome="{outcome}"' in line)

@@ -107,6 +107,8 @@ def test_replicas_listen_at_the_ports_that_follow_the_proxys() -> None:
         with own_listener("127.0.0.1", port, 0) as first, own_listener("127.0.0.1", port, 0) as second:
             found = [one.getsockname()[1] for one in (first, second)]
     assert port < found[0] < found[1] < port + 100
+    with own_listener("127.0.0.1", 65_535, 0) as any_port:
+        assert any_port.getsockname()[1] != 65_535
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,6 @@ async def started(folder: Path, settings: dict[str, Any] | None = None) -> Async
 
 
 async def without_engine(front: Replica) -> None:
-    """Its engine is killed, and the front knows."""
     pid = front._state.supervisor.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -198,6 +199,9 @@ def test_it_has_a_core_of_its_own_and_answers_both_ways(tmp_path: Path) -> None:
             await one.front.check_health()
             assert len(one.front.cores) == 1
             assert not is_free(one.front.cores)
+            assert (
+                CoreClaims(one.front.cores).shared == one.front.cores
+            )  # as an engine of another service sees
             return one.front.cores
 
     assert is_free(asyncio.run(run()))
@@ -208,7 +212,7 @@ def test_it_has_a_core_of_its_own_and_answers_both_ways(tmp_path: Path) -> None:
     ("engine", "reason"),
     [
         (
-            {"exit": 2, "says": "launchbound engine: no model 'none': name a folder"},
+            {"exit": 2, "says": "launchbound engine: no model 'none': name a folder\n[W] a last word"},
             "^no model 'none': name a folder$",
         ),
         (

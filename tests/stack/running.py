@@ -46,7 +46,6 @@ def get(url: str) -> tuple[int, str]:
 
 
 def generate(url: str, mode: str, batch_size: int, **more: object) -> int:
-    """One request; returns its status."""
     body = {"prompts": ["def mean(values):"] * batch_size, "max_new_tokens": 8, "ignore_eos": True, **more}
     path = f"{url}/v1/modes/{mode}/generate"
     return httpx.post(path, json=body, timeout=30, trust_env=False).status_code
@@ -94,7 +93,6 @@ def advance_gpu(front: Front) -> None:
 
 
 def restart_gpu(front: Front) -> None:
-    """The engine dies, and the next one is ready."""
     front.command("!die")
     front.await_ready()
     tell_measured(front)
@@ -120,13 +118,11 @@ class Prometheus:
     url: str
 
     def query(self, expr: str, at: float | None = None) -> list[TimeSeries]:
-        """`expr` at `at` (seconds since the epoch; None: now): one point per series."""
         when = {} if at is None else {"time": at}
         found = self._get("query", query=expr, **when)["data"]["result"]
         return [TimeSeries(one["metric"], (_point(one["value"]),)) for one in found]
 
     def query_range(self, expr: str, start: float, end: float, step_seconds: float) -> list[TimeSeries]:
-        """`expr` over time, from `start` to `end` in seconds since the epoch."""
         found = self._get("query_range", query=expr, start=start, end=end, step=step_seconds)["data"]
         return [TimeSeries(one["metric"], tuple(map(_point, one["values"]))) for one in found["result"]]
 
@@ -146,7 +142,6 @@ class Prometheus:
         }
 
     def rules(self) -> list[dict[str, Any]]:
-        """All rules, each with `name`, `query`, `health` and `type` (recording or alerting)."""
         return [rule for group in self._get("rules")["data"]["groups"] for rule in group["rules"]]
 
     def _get(self, call: str, **parameters: Any) -> dict[str, Any]:

@@ -25,7 +25,6 @@ ALERTS = [rule["alert"] for rule in RULES if "alert" in rule]
 
 
 def run(promtool: str, *arguments: str, given: str | None = None) -> str:
-    """What promtool says; fails with it where promtool does."""
     ran = subprocess.run(
         [promtool, *arguments], input=given, capture_output=True, text=True, cwd=FOLDER, check=False
     )

@@ -53,7 +53,6 @@ class MetricSpec:
     def label_sets(
         self, modes: Sequence[str], batches: Sequence[int], falls_back: bool
     ) -> Iterator[tuple[str, ...]]:
-        """Every combination of label values there can be, for closed labels."""
         values: dict[str, Sequence[str]] = {
             "mode": self._modes(modes, falls_back),
             "batch": [str(batch) for batch in batches],

@@ -192,29 +192,9 @@ def event(name: str, data: object) -> bytes:
 
 Responses = dict[int | str, dict[str, Any]]
 
-RETRY_AFTER: dict[str, Any] = {
-    "description": "Seconds after which another attempt may succeed.",
-    "required": True,
-    "schema": {"type": "integer", "minimum": 0},
-}
-CHALLENGE: dict[str, Any] = {
-    "description": "The scheme of the key, by RFC 6750.",
-    "required": True,
-    "schema": {"type": "string", "pattern": "^Bearer "},
-}
-HEADERS: dict[int, dict[str, Any]] = {
-    401: {"WWW-Authenticate": CHALLENGE},
-    429: {"Retry-After": RETRY_AFTER},
-    503: {"Retry-After": RETRY_AFTER},
-}
-"""The headers that an error of this status always has."""
-
 
 def error(status: int, description: str) -> Responses:
-    declared: dict[str, Any] = {"model": ErrorBody, "description": description}
-    if status in HEADERS:
-        declared["headers"] = HEADERS[status]
-    return {status: declared}
+    return {status: {"model": ErrorBody, "description": description}}
 
 
 OF_ANY_REQUEST: Responses = {
@@ -258,12 +238,6 @@ STUDY_ERRORS: Responses = {
     **error(503, "The engine is not ready, or the anatomy process ended."),
 }
 NO_STUDY = error(404, "No such finding; the message names the POST that makes one.")
-
-
-def link(operation: str, **parameters: str) -> dict[str, Any]:
-    """From an answer to an operation by its id: parameters by name, each a place in the answer's body."""
-    given = {name: f"$response.body#{pointer}" for name, pointer in parameters.items()}
-    return {operation: {"operationId": operation, "parameters": given}}
 
 
 def body_schema(schema: type[BaseModel]) -> dict[str, Any]:

@@ -191,8 +191,6 @@ class Answers(Protocol):
 
 
 class EventStream(EventAnswer):
-    """Runs `job` and streams it."""
-
     def __init__(self, state: AppState, job: Job, received_ns: int, events: Answers) -> None:
         super().__init__()
         self._state = state

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from service.front.advice import AutoMode, headroom
 from service.front.errors import BadRequest
 from service.front.machine import machine
-from service.front.routes.answers import Speedup, error, link, reply, speedup
+from service.front.routes.answers import Speedup, error, reply, speedup
 from service.front.routes.state import state_of
 from service.front.schemas import fields_of
 from service.modes import MODES
@@ -130,11 +130,7 @@ class ModesAnswer(TypedDict):
 router = APIRouter()
 
 
-@router.get(
-    "/modes",
-    tags=["modes"],
-    responses={200: {"model": ModesAnswer, "links": link("generate", mode="/modes/0/mode")}},
-)
+@router.get("/modes", tags=["modes"], responses={200: {"model": ModesAnswer}})
 async def modes(request: Request) -> Response:
     """State, requested and effective form with the reason, warm-up, dispatch and kernel of a step, parity."""
     state = state_of(request)

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from service.front.engine_client import EngineClient
 from service.front.errors import BadRequest, LaunchboundError, NotFound, UnknownMode
 from service.front.request_timing import RequestTiming, TimingsBody
 from service.front.routes.answers import (
@@ -23,7 +22,6 @@ from service.front.routes.answers import (
     Usage,
     body_schema,
     encode_json,
-    link,
     reply,
 )
 from service.front.routes.body import BodyReader
@@ -32,7 +30,7 @@ from service.front.routes.state import AppState, state_of
 from service.front.schemas import CompletionBody
 from service.front.settings import model_name
 from service.modes import AUTO
-from service.records import FinishReason, Job, Readiness, Token
+from service.records import FinishReason, Job, Token
 
 
 class Choice(TypedDict):
@@ -66,15 +64,6 @@ class CompletionAnswer(TypedDict):
     launchbound: NotRequired[Extension]
 
 
-class ModelState(TypedDict):
-    """The mode behind a model id."""
-
-    mode: str
-    state: Readiness
-    effective: str | None
-    reason: str | None
-
-
 class ModelBody(TypedDict):
     """One mode of this instance as a model."""
 
@@ -84,7 +73,6 @@ class ModelBody(TypedDict):
     owned_by: str
     max_model_len: int | None
     revision: str | None
-    launchbound: ModelState
 
 
 class ModelsAnswer(TypedDict):
@@ -140,29 +128,12 @@ router = APIRouter(tags=["openai"])
 _body = BodyReader(CompletionBody, "prompt", tokens=True)
 
 
-@router.get(
-    "/models",
-    responses={
-        200: {"model": ModelsAnswer, "links": link("read_model", model_id="/data/0/id")},
-        401: OPENAI_ERRORS[401],
-    },
-)
+@router.get("/models", responses={200: {"model": ModelsAnswer}, 401: OPENAI_ERRORS[401]})
 async def models(request: Request) -> Response:
     """Every configured mode as a model, in the ladder's order, ready or not, and `auto` last."""
     state = state_of(request)
     listed = [_model(state, mode) for mode in [*state.settings.modes, AUTO]]
     return reply({"object": "list", "data": listed})
-
-
-@router.get(
-    "/models/{model_id}",
-    operation_id="read_model",
-    responses={200: {"model": ModelBody}, 401: OPENAI_ERRORS[401], 404: OPENAI_ERRORS[404]},
-)
-async def model(model_id: str, request: Request) -> Response:
-    """One of them."""
-    state = state_of(request)
-    return reply(_model(state, _mode_of(state, model_id)))
 
 
 @router.post("/chat/completions", include_in_schema=False)
@@ -203,22 +174,7 @@ def _model(state: AppState, mode: str) -> ModelBody:
         "owned_by": "launchbound",
         "max_model_len": client.engine.context if client.engine else None,
         "revision": client.engine.model_revision if client.engine else None,
-        "launchbound": _state(client, mode),
     }
-
-
-def _state(client: EngineClient, mode: str) -> ModelState:
-    """`auto` is as far as the mode that is furthest: what it runs as, each answer says."""
-    if mode != AUTO:
-        status = client.modes.get(mode)
-        effective, reason = (status.effective, status.reason) if status else (None, None)
-        state = cast(Readiness, client.state(mode))
-        return {"mode": mode, "state": state, "effective": effective, "reason": reason}
-    states = {client.state(name) for name in client.configured}
-    furthest: list[Readiness] = ["ready", "warming", "cold", "failed"]
-    reason = "runs the mode that is advised for the batch size; GET /v1/modes says which, and why"
-    state = next(one for one in furthest if one in states)
-    return {"mode": AUTO, "state": state, "effective": None, "reason": reason}
 
 
 def _mode_of(state: AppState, model: str) -> str:
@@ -329,7 +285,7 @@ def _data(chunk: object) -> bytes:
 
 
 def is_openai_path(path: str) -> bool:
-    return path in PATHS or path.startswith("/v1/models/")
+    return path in PATHS
 
 
 def status_of(error: LaunchboundError, path: str) -> int:

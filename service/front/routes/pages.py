@@ -12,7 +12,6 @@ from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
-from service.front.access import REQUEST_ID_HEADER, WELL_FORMED
 from service.front.errors import NotFound
 from service.front.routes.answers import reply
 from service.front.routes.state import state_of
@@ -91,13 +90,8 @@ Schema = dict[str, Any]
 FOREIGN_ERRORS = ("HTTPValidationError", "ValidationError")
 """The framework's own shape of a 422, which no route here answers."""
 
-BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
-REQUEST_ID: Schema = {
-    "description": "The id that was sent, or a new one.",
-    "required": True,
-    "schema": {"type": "string", "pattern": f"^{WELL_FORMED.pattern}$"},
-}
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 def describe(app: FastAPI, settings: Settings) -> Schema:
@@ -152,7 +146,6 @@ def _limits(settings: Settings) -> dict[str, tuple[str, Schema]]:
         "mode": ("string", {"enum": modes}),
         "modes": ("array", {"items": {"type": "string", "enum": modes}, "uniqueItems": True}),
         "model": ("string", models),
-        "model_id": ("string", models),
         "batch_size": ("integer", {"minimum": 1, "maximum": most}),
         "prompts": ("array", {"maxItems": most}),
         "prompt": ("array", {"maxItems": most}),
@@ -182,11 +175,8 @@ def _body_properties(operation: Schema) -> Schema:
 
 
 def _correct_answers(operation: Schema) -> None:
-    """Declare the id of the request, and a 422 in the shape of all errors, where there can be one at all."""
+    """Declare a 422 in the shape of all errors, where there can be one at all."""
     answers = operation["responses"]
-    for status, answer in answers.items():
-        if status.startswith("2"):
-            answer.setdefault("headers", {})[REQUEST_ID_HEADER] = REQUEST_ID
     unreadable = answers.get("422", {}).get("content", {}).get("application/json", {}).get("schema", {})
     if unreadable.get("$ref", "").endswith(f"/{FOREIGN_ERRORS[0]}"):
         unreadable["$ref"] = unreadable["$ref"].replace(FOREIGN_ERRORS[0], "ErrorBody")

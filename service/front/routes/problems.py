@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import re
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -16,7 +14,6 @@ from service.front.access import REQUEST_ID_HEADER
 from service.front.errors import BadRequest, LaunchboundError, Unauthorised, error_body
 from service.front.routes.answers import reply
 from service.front.routes.openai import completion_error, is_openai_path, status_of
-from service.front.routes.pages import describe
 from service.front.routes.state import state_of
 
 log = logging.getLogger("launchbound.api")
@@ -76,21 +73,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     }
     message = messages.get(error.status_code, str(error.detail))
     body = _body(request, TYPES.get(error.status_code, "http_error"), message)
-    headers = dict(error.headers or {})
-    if error.status_code == 405:
-        headers["Allow"] = ", ".join(await _allowed(request, headers.get("Allow", "")))
-    return reply(body, headers, error.status_code)
-
-
-async def _allowed(request: Request, first: str) -> list[str]:
-    """The methods of the `first` route at this path, which the framework names, and all documented ones."""
-    methods = {method.strip() for method in first.split(",")}
-    # In a thread, as the first call makes the document, which takes long.
-    document = await asyncio.to_thread(describe, request.app, state_of(request).settings)
-    for template, operations in document["paths"].items():
-        if re.fullmatch(re.sub(r"{[^}]+}", "[^/]+", template), request.scope["path"]):
-            methods |= {method.upper() for method in operations}
-    return ["GET, HEAD" if method == "GET" else method for method in ("GET", "POST") if method in methods]
+    return reply(body, dict(error.headers or {}), error.status_code)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

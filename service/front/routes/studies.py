@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from pathlib import PurePath
 from typing import Annotated, Any
 
 import msgspec
@@ -70,6 +69,7 @@ STUDY: Responses = {
     200: {"model": dict[str, Any], "content": {EVENT_STREAM: {}}},
     **STUDY_ERRORS,
     **BODY_ERRORS,
+    **error(429, "Too many unfinished requests for another large body; see Retry-After."),
 }
 MOST_REPORTS = 100
 """Kept for a client that does not read them; the oldest are given up."""
@@ -80,11 +80,10 @@ HEARTBEAT_SECONDS = 10.0
 HEARTBEAT = b": the study goes on\n\n"
 """A comment, which clients skip."""
 
-FILE_KINDS = {".gz": "application/gzip"}
-"""By suffix; a browser opens no file of any other kind by itself."""
+FILE_KIND = "application/octet-stream"
+"""A browser opens no such file by itself."""
 
-ANY_FILE = "application/octet-stream"
-FILE: Responses = {200: {"content": {kind: {} for kind in (*FILE_KINDS.values(), ANY_FILE)}}}
+FILE: Responses = {200: {"content": {FILE_KIND: {}}}}
 
 DESCRIPTION = """{about}
 
@@ -135,8 +134,7 @@ async def file(identity: str, name: str, request: Request) -> Response:
     """A file that a study wrote: the trace of `timeline`, for Perfetto, or CUDA's snapshot of `memory`."""
     found = state_of(request).findings.file(identity, name)
     headers = {"Content-Disposition": f'attachment; filename="{identity}-{name}"'}
-    kind = FILE_KINDS.get(PurePath(name).suffix, ANY_FILE)
-    return Response(found, headers=headers, media_type=kind)
+    return Response(found, headers=headers, media_type=FILE_KIND)
 
 
 @router.post("/studies/{name}", include_in_schema=False)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from service.front.errors import NotFound
-from service.front.routes.answers import error, link, reply
+from service.front.routes.answers import error, reply
 from service.front.routes.state import state_of
 
 
@@ -52,9 +52,7 @@ def _folder(request: Request) -> Path:
     return state_of(request).settings.cache_folder / "traces"
 
 
-@router.get(
-    "/traces", responses={200: {"model": TracesAnswer, "links": link("read_trace", identity="/traces/0/id")}}
-)
+@router.get("/traces", responses={200: {"model": TracesAnswer}})
 def traces(request: Request) -> Response:
     """The newest profiled requests, newest first, with their operators' self times."""
     return reply({"traces": _newest(_folder(request))})
@@ -92,11 +90,11 @@ def trace(identity: str, request: Request) -> Response:
     if not SAFE_NAME.fullmatch(identity):
         raise unknown
     folder = _folder(request)
-    if not _file(folder, identity).exists():
+    if not (folder / f"{identity}.trace.json.gz").exists():
         of_request = (note for note in _newest(folder) if note.get("request_id") == identity)
         identity = str(next(of_request, {"id": identity})["id"])
     try:
-        found = gzip.decompress(_file(folder, identity).read_bytes())
+        found = gzip.decompress((folder / f"{identity}.trace.json.gz").read_bytes())
         if not found:
             raise EOFError("it is empty")
     except FileNotFoundError:
@@ -107,7 +105,3 @@ def trace(identity: str, request: Request) -> Response:
         message = f"the file of trace '{identity}' is damaged: profile another request, and remove it"
         raise NotFound(message, type="trace_damaged", param="identity") from None
     return Response(found, media_type="application/json")
-
-
-def _file(folder: Path, identity: str) -> Path:
-    return folder / f"{identity}.trace.json.gz"

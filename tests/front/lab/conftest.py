@@ -64,7 +64,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def http(lab_url: str) -> Iterator[httpx.Client]:
-    """A client of the service that the page shows."""
     with httpx.Client(base_url=lab_url, headers=FRESH, timeout=60.0) as client:
         yield client
 

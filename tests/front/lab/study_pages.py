@@ -79,7 +79,6 @@ def call(**changes: Any) -> Finding:
 
 
 def study(http: httpx.Client, name: str, **arguments: object) -> Kept:
-    """Run a study by HTTP; returns the finding's id and the finding."""
     answer = http.post(f"/v1/studies/{name}", json=arguments, timeout=200.0)
     assert answer.status_code == 200, answer.text
     return answer.headers["location"].rpartition("/")[2], answer.json()
@@ -121,32 +120,27 @@ def stream(tab: Tab, address: str, *events: tuple[str, object]) -> None:
 
 
 def finished(identity: str, finding: Finding) -> tuple[str, object]:
-    """The last event of an operator's study."""
     created = "2026-01-01T00:00:00+00:00"
     kept = {"id": identity, "study": "operator", "arguments": {}, "created": created, "finding": finding}
     return "finding", kept
 
 
 def row(tab: Tab, caption: str, place: int = 0) -> dict[str, str]:
-    """The cells of a table's row, by column."""
     cells = tab.page.get_by_role("region", name=caption).locator("tbody tr").nth(place).locator("td")
     found = cells.evaluate_all("cells => cells.map((cell) => [cell.dataset.column, cell.innerText])")
     return dict(found)
 
 
 def rows(tab: Tab, caption: str) -> int:
-    """How many rows a table has."""
     return tab.page.get_by_role("region", name=caption).locator("tbody tr").count()
 
 
 def data(tab: Tab, place: int = 0) -> Any:
-    """What the view gives as its data."""
     tab.page.get_by_role("button", name="Show the data (JSON)").nth(place).click()
     return json.loads(tab.page.get_by_role("region", name="The view's data").first.inner_text())
 
 
 def the_answer(tab: Tab, place: int = 0) -> str:
-    """The answer to a view's question."""
     question = tab.page.locator(".question").nth(place)
     question.locator("summary").click()
     return question.locator("details p").inner_text()

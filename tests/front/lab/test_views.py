@@ -39,7 +39,6 @@ def generated(opened: Tab) -> dict[str, Any]:
 
 
 def duration(seconds: float) -> str:
-    """As the page writes seconds."""
     scale, unit = next((s, u) for s, u in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")) if seconds >= s or u == "µs")
     return f"{significant(seconds / scale)} {unit}"
 
@@ -180,7 +179,6 @@ def test_the_curve_is_the_mean_of_the_runs_of_this_page(lab: Tab) -> None:
 
 
 def sum_of(http: httpx.Client, name: str, **labels: str) -> float:
-    """The sum of a metric's samples under these labels."""
     families = text_string_to_metric_families(http.get("/metrics").text)
     found = [s for family in families for s in family.samples if s.name == f"launchbound_{name}"]
     return sum(s.value for s in found if labels.items() <= s.labels.items())
