@@ -33,7 +33,7 @@ from service.front.routes import generate, health, modes, openai, pages, problem
 from service.front.routes.answers import ACCESS_ERRORS, OF_ANY_REQUEST
 from service.front.routes.state import AppState
 from service.front.settings import Settings
-from service.front.study_runner import ANATOMY_COMMAND, AnatomyProcess, StudyRunner
+from service.front.study_runner import ANATOMY_COMMAND, AnatomyProcess, StudyRunner, remove_abandoned_folders
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
 from service.machine import engine_cpus, front_cpus, share_cpus
 
@@ -73,6 +73,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        remove_abandoned_folders()
         lag = asyncio.create_task(report_lag(state.on_timer))
         state.supervisor.start()
         try:

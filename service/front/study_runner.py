@@ -6,11 +6,14 @@ import asyncio
 import logging
 import math
 import os
+import shutil
 import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from fcntl import LOCK_EX, LOCK_NB, flock
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -92,11 +95,9 @@ class StudyRunner:
         try:
             if not with_files:
                 return await self._run(name, arguments, heard)
-            with tempfile.TemporaryDirectory(
-                prefix="launchbound-study-", ignore_cleanup_errors=True
-            ) as folder:
-                found = await self._run(name, {**arguments, "out": folder}, heard)
-                files = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+            with folder_for_files() as folder:
+                found = await self._run(name, {**arguments, "out": str(folder)}, heard)
+                files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
                 return replace(found, files=files)
         finally:
             self._client.pause.end()
@@ -337,6 +338,33 @@ class AnatomyProcess:
             self._end.set_result(message.body)
         else:
             self._end.set_exception(from_problem(message.problem))
+
+
+FOLDER_PREFIX = "launchbound-study-"
+
+
+@contextmanager
+def folder_for_files() -> Iterator[Path]:
+    """A private folder that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
+        held = os.open(folder, os.O_RDONLY)
+        flock(held, LOCK_EX)
+        try:
+            yield Path(folder)
+        finally:
+            os.close(held)
+
+
+def remove_abandoned_folders() -> None:
+    """Remove the folders of fronts that were killed during a study: nobody holds their locks any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        with suppress(OSError):  # it is another user's, in use, or gone already
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                flock(held, LOCK_EX | LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(held)
 
 
 MOST_BYTES = 128 * 2**20

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from service.front import study_runner
 from service.front.errors import NotFound
 from service.front.routes import studies
 from service.front.schemas import STUDY_BODIES
@@ -286,3 +290,23 @@ def test_bytes_are_bounded_with_those_of_files_but_the_newest_always_stays() -> 
     assert [kept.study for kept in findings] == ["memory"]
     with pytest.raises(NotFound, match="GET /v1/studies lists"):
         findings.by_id("tape-1")
+
+
+def test_the_folder_of_a_study_whose_front_was_killed_goes_at_the_next_start_and_no_other_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study_runner.tempfile, "tempdir", str(tmp_path))
+    dies = (
+        "import os\n"
+        "from service.front.study_runner import folder_for_files\n"
+        "with folder_for_files():\n"
+        "    os._exit(9)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", dies], env=environment, check=False).returncode == 9
+    assert len(list(tmp_path.iterdir())) == 1
+    other = tmp_path / "launchbound-notes"
+    other.mkdir()
+    with study_runner.folder_for_files() as running:
+        study_runner.remove_abandoned_folders()
+        assert sorted(tmp_path.iterdir()) == sorted([other, running])
