@@ -49,10 +49,10 @@ def test_the_commit_of_an_image_is_the_one_that_was_stated(monkeypatch: pytest.M
 def test_where_nothing_is_sampled_or_measured_yet_the_answers_say_so_and_requests_are_served() -> None:
     with running({"modes": ["eager"]}, cold=True, no_samples="of a reason") as front:
         until(lambda: front.http.get("/v1/modes").json()["modes"][0]["state"] == "ready", "the mode")
+        answer = until(lambda: (got := front.http.get("/v1/modes").json())["engine"] and got, "the engine")
         message = refused(front.http.get("/health/ready"), 503)["message"]
         assert message == "the engine measures its steps for the first time; ready: eager"
         assert front.generate().status_code == 200
-        answer = until(lambda: (got := front.http.get("/v1/modes").json())["engine"] and got, "the engine")
         assert (answer["modes"][0]["splits"], answer["engine"]["no_samples"]) == ([], "of a reason")
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from loadtests.peers.reference import Reference
+from loadtests.peers.run import Reference
 from loadtests.plan.prompts import read_prompts
 from models import checkpoint
 from models.config import Config
