@@ -103,7 +103,7 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
             _own("profiler", 55, "kernels by id, by window and by queued replays"),
             _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder", "bfloat16"),
             _own("float32", 85, "parity in float32", "ladder", "float32", timed=False),
-            _own("tests", 150, "tests/gpu", timed=False),
+            _own("tests", 235, "tests/gpu", timed=False),
         ),
         2: (
             _own("small", 130, "a served token of small, batch 1", "sizes", "small", "1"),
