@@ -38,8 +38,8 @@ MOST_SECONDS = 60.0
 MOST_CAPTURE_SECONDS = 600.0
 """The same of capturing a mode, of which all code is in the compile cache; requests are served meanwhile."""
 
-ROOM = 1.2
-"""So many times what the engine has reserved must be free on the device for another copy of it."""
+ROOM = 2.0
+"""So many times what the engine has reserved must be free: for the copy, and for what both still capture."""
 
 
 class Profiled(msgspec.Struct, frozen=True):
@@ -154,7 +154,7 @@ def kernel_process(settings: EngineSettings) -> KernelProcess:
     free, _ = torch.cuda.mem_get_info()
     if free < needed:
         raise RuntimeError(
-            f"profiling needs a second copy of the model, of {needed / 2**30:.1f} GiB, and the device has "
+            f"profiling in a process of its own needs {needed / 2**30:.1f} GiB, and the device has "
             f'{free / 2**30:.1f} GiB free: send a request with "profile": true instead'
         )
     return KernelProcess(settings)
