@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from pathlib import Path
 from random import Random
 
 import pytest
 from scipy import stats
 
 from service.statistics.choice import (
+    LATENCY_SCATTER,
     Difference,
     Scatter,
     Sweeps,
@@ -108,6 +111,32 @@ def test_a_drift_between_pairs_hides_no_difference_of_builds_that_were_swept_in_
     assert difference(*sides, NONE, in_turn=True).unit == "pairs of sweeps"
     assert word_of(difference(*sides, NONE, in_turn=True).interval()) == "slower"
     assert word_of(difference(*sides, NONE).interval()) == SAME
+
+
+FIVE = Path(__file__).parents[2] / "benchmarks" / "20261122-epyc2-30a3a3a9-five-sweeps"
+
+
+def committed() -> dict[str, dict[int, tuple[float, float]]]:
+    """By cell and seed, mean and standard error of ln latency in the five committed sweeps of one build."""
+    found: dict[str, dict[int, tuple[float, float]]] = {}
+    for seed in range(11, 16):
+        with (FIVE / f"seed-{seed}" / "summary.csv").open() as file:
+            for row in csv.DictReader(file):
+                low, value, high = (
+                    math.log(float(row[f"latency_seconds{end}"])) for end in ("_low", "", "_high")
+                )
+                if not row["load"]:
+                    found.setdefault(row["cell"], {})[seed] = (value, (high - low) / 2 / 2.131)
+    return found
+
+
+def test_the_assumed_scatter_is_that_of_the_committed_sweeps() -> None:
+    beyond = []
+    for one in committed().values():
+        means, errors = zip(*one.values(), strict=True)
+        centre = sum(means) / 5
+        beyond.append(sum((m - centre) ** 2 for m in means) / 4 - sum(e**2 for e in errors) / 5)
+    assert math.sqrt(sum(beyond) / len(beyond)) == pytest.approx(LATENCY_SCATTER.deviation, abs=0.001)
 
 
 def drawn(centre: float, scatter: float, rounds: int) -> list[float]:
