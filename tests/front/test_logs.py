@@ -15,10 +15,11 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.front import logs
+from service.front.access import WELL_FORMED
 from service.front.child_process import MOST_LINE_BYTES, ChildOutput
 from service.front.launch import LINE
 from service.front.logs import (
@@ -36,7 +37,7 @@ from service.front.logs import (
 )
 from service.front.settings import Settings
 from service.records import ModeStatus
-from tests.support.serving import GENERATE, Front, Lines, logged, running, until
+from tests.support.serving import GENERATE, Front, Lines, exchange, logged, running, until
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 """Control characters, line and paragraph separators, halves of characters and all."""
@@ -170,6 +171,7 @@ def say(to: LineHandler, text: str) -> None:
 
 
 def read(descriptor: int) -> list[str]:
+    """The lines that are there now, the last one whole."""
     data = b""
     while True:
         try:
@@ -281,6 +283,8 @@ def lines() -> Iterator[Lines]:
 
 
 def line_of(lines: Lines, request_id: str) -> dict[str, Any]:
+    """The one line of this request, once it is written; nobody asks the service for anything meanwhile."""
+
     def found() -> list[dict[str, Any]]:
         return [line for line in lines.objects("request") if line["id"] == request_id]
 
@@ -376,6 +380,37 @@ def test_lines_can_be_had_of_failures_only_or_not_at_all(
         front.generate(max_new_tokens=0)
         front.http.get("/metrics")  # what is to be recorded is
         assert [line["outcome"] for line in lines.objects("request")] == outcomes
+
+
+HEADER = st.binary(max_size=300).map(lambda value: re.sub(rb"[\r\n\x00]", b" ", value))
+"""What can stand in a header: anything but its end."""
+
+PATH = st.binary(min_size=1, max_size=100).map(
+    lambda value: b"".join(b"%%%02x" % byte for byte in value.replace(b"/", b"."))
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(request_id=HEADER, mode=PATH)
+def test_nothing_that_a_client_sends_can_break_a_line_or_forge_one(
+    front: Front, lines: Lines, request_id: bytes, mode: bytes
+) -> None:
+    """Ids and modes of any bytes: line ends, escapes of terminals, no UTF-8 at all."""
+    lines.lines.clear()
+    head = b"Host: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    head += b"X-Request-ID: " + request_id
+    data = b"POST /v1/modes/%s/generate HTTP/1.1\r\n%s\r\nContent-Length: %d\r\n\r\n%s"
+    answer = exchange(front, data % (mode, head, len(BODY), BODY))
+    told = until(lambda: lines.objects("request") or answer.status == 400, "its line")
+    if told is True:
+        return  # no HTTP, which the server itself refuses
+    assert isinstance(told, list)
+    (line,) = told
+    assert set(line) == FIELDS
+    assert WELL_FORMED.fullmatch(line["id"])
+    assert line["id"] == answer.headers["x-request-id"]
+    assert (line["status"], line["mode"]) == (answer.status, None)
+    assert all(len(one.splitlines()) == 1 for one in lines.lines)
 
 
 def status(state: str, **changes: object) -> ModeStatus:
