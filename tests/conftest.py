@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,8 @@ BY_FOLDER = {"end_to_end": "end_to_end", "chaos": "long", "fuzz": "long", "stack
 LONGEST_FIRST: tuple[set[str], ...] = ({"ray"}, {*BY_FOLDER.values(), "browser"}, {"compiles"}, {"slow"})
 """Marks of the files that take longest, then of those that take long; a file is as its longest test."""
 
+
+REAPED_WITHIN_SECONDS = 10.0
 
 MAKING_WAY = 10
 """The niceness of workers that do not test with Ray."""
@@ -183,6 +186,26 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     marked = {mark.name for mark in item.iter_markers()} & {"compiles", *BY_FOLDER.values()}
     if not marked and compiled_graphs() > item.stash[GRAPHS_BEFORE]:
         pytest.fail("this test compiles: mark it with pytest.mark.compiles")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """A child that has ended and is never waited for would fail another test, which lists processes."""
+    yield
+    deadline = time.monotonic() + REAPED_WITHIN_SECONDS
+    while (ended := _ended_child()) is not None:
+        if time.monotonic() > deadline:
+            os.waitpid(ended, 0)
+            pytest.fail(f"this test, or one before it, has not waited for its child {ended}, which has ended")
+        time.sleep(0.05)
+
+
+def _ended_child() -> int | None:
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return found.si_pid if found else None
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,14 @@
-"""A second process that compiles some modes while the engine compiles the others.
+"""A second process that compiles beside the engine.
 
 From an empty compile cache most of a compilation is one thread of Python, so one process leaves the other
-cores idle. The second one reports as JSON lines how long each callable took, and ends with the engine.
+cores idle. The engine compiles from the first callable on, the second process from the last one on, until
+they meet: each claims a callable before it compiles it. The second process reports as JSON lines how long
+each took, and ends with the engine.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -18,7 +21,7 @@ import msgspec
 import psutil
 
 from service.engine.parts import EngineParts, build_parts
-from service.engine.warmup import CompiledElsewhere
+from service.engine.warmup import CompiledElsewhere, callable_name, callables_of
 from service.machine import physical_cores
 from service.modes import MODES
 from service.parent_death import owned
@@ -40,32 +43,60 @@ class Compiled(msgspec.Struct, frozen=True):
     seconds: float | None
 
 
+class Claims:
+    """Which process compiles which of the callables of `modes`: each has a byte of a file, which it locks.
+
+    A lock lasts as long as its process, so what a killed process had claimed can be claimed again.
+    """
+
+    def __init__(self, file: int, modes: Iterable[str], buckets: Iterable[int]) -> None:
+        self._file = file
+        callables = callables_of(buckets)
+        names = [callable_name(mode, *one) for mode in modes for one in callables]
+        self._places = {name: place for place, name in enumerate(names)}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def claim(self, name: str) -> bool:
+        """Whether this process compiles it, from now on."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._places[name])
+        except BlockingIOError:
+            return False
+        return True
+
+
 class SecondCompiler:
-    """The process that compiles `modes` of what the engine was set to."""
+    """The process that compiles `modes` of what the engine was set to, beside it."""
 
     def __init__(self, settings: EngineSettings, modes: list[str]) -> None:
-        self._modes = frozenset(modes)
         chosen = msgspec.json.encode(msgspec.structs.replace(settings, modes=modes)).decode()
-        print(f"launchbound engine: a second process compiles {', '.join(modes)} meanwhile", file=sys.stderr)
-        command = [sys.executable, "-m", "service.engine.second_compiler", chosen]
-        self._process = subprocess.Popen(owned(command), stdout=subprocess.PIPE)
+        print(f"launchbound engine: a second process helps to compile {', '.join(modes)}", file=sys.stderr)
+        file = os.memfd_create("claims")
+        self._claims = Claims(file, modes, settings.batch_sizes)
+        command = [sys.executable, "-m", "service.engine.second_compiler", chosen, str(file)]
+        self._process = subprocess.Popen(owned(command), stdout=subprocess.PIPE, pass_fds=[file])
         assert self._process.stdout is not None
         self._lines = self._process.stdout
         os.set_blocking(self._lines.fileno(), False)
         self._rest = b""
         self._seconds: dict[str, float | None] = {}
-        self._ended = False
 
     def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
-        """Wait for the callable `name`, yielding meanwhile: the seconds it took there; None: not compiled."""
-        while mode in self._modes and name not in self._seconds and not self._ended:
+        """Claim the callable `name`, or wait for it, yielding meanwhile: the seconds it took there; None: it
+        is to be compiled here.
+        """
+        while name in self._claims and name not in self._seconds and not self._claims.claim(name):
             self._read()
-            if name not in self._seconds and not self._ended:
-                sleep(POLL_SECONDS)
-                yield
+            sleep(POLL_SECONDS)
+            yield
+        self._read()  # a process that has ended has let its claims go
         return self._seconds.get(name)
 
     def _read(self) -> None:
+        if self._lines.closed:
+            return
         try:
             found = os.read(self._lines.fileno(), CHUNK_BYTES)
         except BlockingIOError:
@@ -75,7 +106,6 @@ class SecondCompiler:
             one = msgspec.json.decode(line, type=Compiled)
             self._seconds[one.name] = one.seconds
         if not found:
-            self._ended = True
             self._lines.close()
             if code := self._process.wait():
                 warn(f"the second compiler ended with code {code}: the engine compiles what it left")
@@ -99,19 +129,19 @@ def second_compiler(parts: EngineParts) -> CompiledElsewhere | None:
 
 
 def _shared(modes: Iterable[str]) -> list[str]:
-    """The second half of those whose code is kept: packages are, other code with packed weights is not."""
+    """Those whose code is kept: packages are, other code with packed weights is not."""
     effects = {name: MODES[name].effect("cpu") for name in modes}
-    kept = [name for name, one in effects.items() if one.package or (one.compile and not one.freezes)]
-    return kept[(len(kept) + 1) // 2 :]
+    return [name for name, one in effects.items() if one.package or (one.compile and not one.freezes)]
 
 
 def main(arguments: list[str]) -> int:
-    """Compile, and report each callable; returns the exit code."""
+    """Compile what the engine has not claimed, and report each callable; returns the exit code."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library or a compiler prints is no report
     prepare_process(settings.cache_folder, settings.model)
-    for name, seconds in build_parts(settings, lambda _: None).warmup.compile():
+    claims = Claims(int(arguments[1]), settings.modes, settings.batch_sizes)
+    for name, seconds in build_parts(settings, lambda _: None).warmup.compile(claims.claim):
         print(msgspec.json.encode(Compiled(name, seconds)).decode(), file=reports, flush=True)
     return 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -36,7 +36,7 @@ PHASES: tuple[Phase, ...] = ("decode", "prefill")
 BuildStep = Callable[[Mode, nn.Module], Step]
 
 CompiledElsewhere = Callable[[str, str], Generator[None, None, float | None]]
-"""Waits for a mode's callable, by name, that another process compiles: its seconds; None: not done there."""
+"""Waits for a mode's callable, by name, where another process compiles it: its seconds; None: compile it."""
 
 
 @dataclass(slots=True)
@@ -107,14 +107,21 @@ class Warmup:
             self.update(configured, state="warming")
             yield from self._or_fail(configured, self._warm(configured, parity_check))
 
-    def compile(self) -> Iterator[tuple[str, float | None]]:
-        """Compile every callable for the cache alone; yields name and seconds, None where it was there."""
+    def compile(self, claim: Callable[[str], bool]) -> Iterator[tuple[str, float | None]]:
+        """Compile for the cache alone each callable that `claim` gives us by its name, the last one first;
+        yields its name and the seconds that took, None where it was there.
+        """
         load_compiler(self._device)
-        for name, configured in self.modes.items():
-            for _ in self.serving(configured):
-                newest = configured.status.compilations[-1]
-                seconds = newest.seconds if newest.cold else None
-                yield callable_name(name, newest.phase, newest.batch), seconds
+        for configured in reversed(self.modes.values()):
+            effect = self.effect(configured)
+            for phase, bucket in reversed(callables_of(self._buffers)):
+                name = callable_name(configured.mode.name, phase, bucket)
+                if claim(name):
+                    misses = read_compile_counts()
+                    step = self._build(configured.mode, self._model)
+                    prepare(self._buffers[bucket])
+                    seconds = self._call(effect, step, list(self._buffers[bucket].shapes(phase)))
+                    yield name, seconds if misses.increase().cache_misses > 0 else None
 
     @property
     def doing(self) -> str:
@@ -253,19 +260,23 @@ class Warmup:
         return first
 
     def _callables(self, configured: ConfiguredMode) -> Iterator[tuple[Phase, int, Step]]:
-        """Every callable that serves a mode, largest bucket first so that graph pools are sized once."""
-        for bucket in sorted(self._buffers, reverse=True):
-            for phase in PHASES:
-                step = self._build(configured.mode, self._model)
-                configured.steps[phase, bucket] = step
-                prepare(self._buffers[bucket])
-                yield phase, bucket, step
+        """Every callable that serves a mode."""
+        for phase, bucket in callables_of(self._buffers):
+            step = self._build(configured.mode, self._model)
+            configured.steps[phase, bucket] = step
+            prepare(self._buffers[bucket])
+            yield phase, bucket, step
 
     def _load_compiler(self) -> Generator[None, None, None]:
         """Where this fails, as on a full disk, it fails the mode that it was for, and not the engine."""
         load_compiler(self._device)
         self._compiler_loaded = True
         yield
+
+
+def callables_of(buckets: Iterable[int]) -> list[tuple[Phase, int]]:
+    """The callables of a mode, the largest bucket first so that graph pools are sized once."""
+    return [(phase, bucket) for bucket in sorted(buckets, reverse=True) for phase in PHASES]
 
 
 def callable_name(mode: str, phase: Phase, bucket: int) -> str:

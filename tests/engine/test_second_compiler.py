@@ -21,17 +21,24 @@ from tests.engine.serving import settings
 from tests.support.whole_service import write_small_tiny
 
 BOTH = ["eager", "compiled", "reduce-overhead"]
+NAMES = [f"reduce-overhead {phase} {batch}" for batch in (2, 1) for phase in ("decode", "prefill")]
+CLAIMS = """
+import sys
+from service.engine.second_compiler import Claims
+claims = Claims(int(sys.argv[1]), ["reduce-overhead"], [1, 2])
+assert claims.claim("reduce-overhead prefill 1") and claims.claim("reduce-overhead decode 1")
+"""
 
 
 @pytest.fixture
 def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecondCompiler]:
-    """Its process has compiled one callable of `reduce-overhead`, and then failed."""
-    told = msgspec.json.encode(module.Compiled("a", 3.5)).decode()
-    script = f"import sys; print({told!r}); sys.exit(9)"
-    monkeypatch.setattr(module, "owned", lambda _: [sys.executable, "-S", "-c", script])
-    there = SecondCompiler(settings(tmp_path), ["reduce-overhead"])
-    yield there
+    """Its process has compiled the last callable of `reduce-overhead`, claimed the one before, and failed."""
+    told = msgspec.json.encode(module.Compiled(NAMES[-1], 3.5)).decode()
+    script = CLAIMS + f"print({told!r}); sys.exit(9)"
+    monkeypatch.setattr(module, "owned", lambda command: [sys.executable, "-c", script, command[-1]])
+    there = SecondCompiler(settings(tmp_path, batch_sizes=[1, 2]), ["reduce-overhead"])
     there._process.wait()
+    yield there
     there._lines.close()
 
 
@@ -47,8 +54,10 @@ def seconds_of(waiting: Generator[None, None, float | None]) -> float | None:
 def test_what_it_left_when_it_failed_is_compiled_by_the_engine_and_the_log_says_so(
     failed: SecondCompiler, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = [seconds_of(failed.compiled("reduce-overhead", name)) for name in ("a", "b", "c")]
-    assert found == [3.5, None, None]
+    found = {
+        name: seconds_of(failed.compiled("reduce-overhead", name)) for name in (*NAMES, "compiled decode 1")
+    }
+    assert found == {**dict.fromkeys(found), NAMES[-1]: 3.5}
     said = capsys.readouterr().err
     assert said.count("ended with code 9: the engine compiles what it left") == 1
 
@@ -76,13 +85,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineSettings, list[st
 Asked = list[tuple[EngineSettings, list[str]]]
 
 
-def test_the_later_half_of_the_modes_that_compile_is_compiled_there(parts: EngineParts, asked: Asked) -> None:
+def test_what_can_be_loaded_from_the_cache_is_compiled_by_both(parts: EngineParts, asked: Asked) -> None:
     module.second_compiler(parts)
     ((chosen, modes),) = asked
-    assert modes == ["reduce-overhead"]
+    assert modes == ["compiled", "reduce-overhead"]
     assert chosen.linears == parts.loaded.linears.layout
-    assert module._shared(["eager", "compiled"]) == []
-    assert module._shared(["compiled", "reduce-overhead", "max-autotune", "aot-inductor"]) == ["aot-inductor"]
+    assert module._shared(["eager", "compiled", "max-autotune", "aot-inductor"]) == [
+        "compiled",
+        "aot-inductor",
+    ]
 
 
 def test_none_is_started_where_code_is_there_or_a_core_or_memory_is_missing(
@@ -100,6 +111,7 @@ def test_none_is_started_where_code_is_there_or_a_core_or_memory_is_missing(
 
 ENGINE = """
 import sys
+from time import sleep
 import msgspec
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
@@ -112,6 +124,10 @@ prepare_process(settings.cache_folder, settings.model)
 inbox = LocalInbox([local_job("a", "compiled", ["def mean"], 2)])
 engine = Engine(settings, inbox)
 there = SecondCompiler(settings, ["compiled"])
+assert there._claims.claim("compiled decode 1")
+while not there._seconds and there._process.poll() is None:
+    sleep(0.1)
+    there._read()
 engine.parts.warmup.start_elsewhere = lambda: there.compiled
 engine.run()
 print(msgspec.json.encode((inbox.outcomes[0].kind, inbox.modes["compiled"], there._seconds)).decode())
@@ -119,7 +135,7 @@ print(msgspec.json.encode((inbox.outcomes[0].kind, inbox.modes["compiled"], ther
 
 
 @pytest.mark.compiles
-def test_an_engine_loads_what_the_second_process_compiled_and_says_what_it_took_there(
+def test_an_engine_compiles_what_it_claimed_and_loads_what_the_second_process_compiled(
     tmp_path: Path, common_cache: Path
 ) -> None:
     model = str(write_small_tiny(tmp_path, hidden=48))
@@ -134,9 +150,10 @@ def test_an_engine_loads_what_the_second_process_compiled_and_says_what_it_took_
     kind, mode, seconds = msgspec.json.decode(ran.stdout, type=tuple[str, ModeStatus, dict[str, float]])
     assert kind == "ok"
     assert mode.cache == "cold"
-    assert {one.phase for one in mode.compilations} == {"prefill", "decode"}
+    decode, prefill = mode.compilations
     # A callable that was missed in the cache would have the time that it took in the engine.
-    assert sorted(one.seconds for one in mode.compilations) == sorted(seconds.values())
+    assert seconds == {"compiled prefill 1": prefill.seconds}
+    assert decode.phase == "decode"
     assert all(one.cold and one.cold_seconds == one.seconds for one in mode.compilations)
 
 

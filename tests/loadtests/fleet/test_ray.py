@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import ipaddress
 import os
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -79,11 +81,20 @@ def simulated_nodes() -> Iterator[SimulatedNodes]:
         "object_store_memory": STORE_BYTES,
         "temp_dir": folder,
     }
+    others = set(psutil.Process().children())
     cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=arguments))
     try:
         yield SimulatedNodes(cluster)
     finally:
         cluster.shutdown()
+        # Of a node that ended by itself, or was too slow, Ray leaves processes unreaped and pipes open, on
+        # which later tests of this process would fail.
+        for child in set(psutil.Process().children()) - others:
+            child.kill()
+            child.wait()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
         shutil.rmtree(folder, ignore_errors=True)
         ray_constants.ENABLE_RAY_CLUSTER = was
         for name, value in before.items():
