@@ -34,6 +34,9 @@ Value = TypeVar("Value")
 BODY: dict[str, object] = {"prompts": ["def mean(values):"], "max_new_tokens": 4}
 GENERATE = "/v1/modes/eager/generate"
 JSON = {"Content-Type": "application/json"}
+NO_RESULTS = Path(__file__).with_name("no-results")
+"""There is no such folder. In the default one are the sweeps of whoever runs the tests."""
+
 FRESH = {"Cache-Control": "no-cache"}
 """With it `GET /metrics` is of this moment, not of the last second."""
 
@@ -147,7 +150,8 @@ def running(
 
     `anatomy`: the folder in which a fake anatomy process finds its commands; else it is the real one.
     """
-    given = {"port": 0, "batch_sizes": [1, 4], "drain_seconds": 1.0, **(settings or {})}
+    given = {"port": 0, "batch_sizes": [1, 4], "drain_seconds": 1.0, "results_folder": NO_RESULTS}
+    given |= settings or {}
     fake_anatomy = [sys.executable, str(FAKE_ANATOMY), str(anatomy)] if anatomy else None
     engine = command or fake_engine_command(**options)
     chosen = Settings(**given)
