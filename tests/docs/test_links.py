@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from service.front.settings import Settings
 from service.proof.runner import ALL_CHECKS
@@ -57,3 +58,13 @@ def test_every_setting_is_described() -> None:
     assert not [
         name for name in Settings.model_fields if name not in flags and f"`{name.upper()}`" not in page
     ]
+
+
+def test_every_alert_has_a_section_that_says_what_to_do() -> None:
+    groups = yaml.safe_load((ROOT / "dashboards" / "rules.yml").read_text())["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    for alert in alerts:
+        path, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        assert anchor == alert["alert"].lower()
+        assert anchor in anchors(ROOT / path)
+    assert alerts
