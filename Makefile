@@ -66,7 +66,7 @@ test-quick: $(READY) ## the tests that need no compilation, no browser and no Pr
 serve: $(RUNTIME) ## serve on 127.0.0.1:8000
 	@.venv/bin/launchbound serve
 
-lint: $(READY) ## ruff, mypy --strict, spelling, the linters of compose and Kubernetes, known vulnerabilities of what is locked
+lint: $(READY) ## ruff, mypy --strict, spelling, the linters of compose, Kubernetes and OpenAPI, known vulnerabilities of what is locked
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
@@ -74,6 +74,7 @@ lint: $(READY) ## ruff, mypy --strict, spelling, the linters of compose and Kube
 	@.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml docs/ci/performance.yml
 	@.venv/bin/hadolint Dockerfile
+	@.venv/bin/python -m tests.support.openapi_lint
 	@.venv/bin/kubernetes-validate --strict --quiet -k 1.30 -k 1.37 $(filter-out %/kustomization.yaml %/servicemonitor.yaml,$(wildcard deploy/kubernetes/base/*.yaml))
 	@$(MAKE) --no-print-directory audit-if-reached
 
