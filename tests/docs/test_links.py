@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,19 @@ def test_every_check_and_file_of_the_program_that_a_page_names_exists(page: Path
     text = page.read_text()
     assert {name for found in ONLY.findall(text) for name in found.split(",")} <= set(ALL_CHECKS)
     assert not [path for path in SOURCE.findall(text) if not (ROOT / path).exists()]
+
+
+FROM_AN_INDEX = re.compile(r"install(?: -[\w-]+)* ['\"]?launchbound\b|launchbound\[\w")
+
+
+def test_nothing_tells_to_install_this_package_from_an_index_where_another_may_have_its_name() -> None:
+    texts = ("*.py", "*.md", "*.yml", "*.yaml", "*.toml", "*.html", "*.js", "Makefile", "Dockerfile")
+    command = ["git", "grep", "--untracked", "--files-with-matches", "launchbound", "--", *texts]
+    files = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    files.remove("pyproject.toml")  # the extra `dev` is made of the others
+    assert [name for name in files if FROM_AN_INDEX.search((ROOT / name).read_text())] == []
+    for written in ("pip install -q {}", "pip install '{}[ray]'"):
+        assert FROM_AN_INDEX.search(written.format("launchbound"))
 
 
 def test_every_setting_is_described() -> None:

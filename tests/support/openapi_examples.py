@@ -71,5 +71,5 @@ if __name__ == "__main__":
         for operation, answer in answers(client):
             kind = answer.raise_for_status().headers["Content-Type"].partition(";")[0]
             recorded.setdefault(operation, {})[kind] = shown(answer, kind)
-    text = json.dumps(recorded, indent=1, ensure_ascii=False, sort_keys=True)
+    text = json.dumps(dict(sorted(recorded.items())), indent=1, ensure_ascii=False)
     EXAMPLES_FILE.write_text(text + "\n", encoding="utf-8")
