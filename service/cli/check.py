@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -49,7 +49,7 @@ def parity(
         bad_input(error)
     passed = all(one.parity is not None and one.parity.passed for one in statuses)
     if as_json:
-        print_result({"passed": passed, "modes": [found_of(one) for one in statuses]})
+        print_result({"passed": passed, "modes": msgspec.to_builtins(statuses)})
     raise typer.Exit(0 if passed else EXIT_FAILED)
 
 
@@ -73,12 +73,6 @@ def _parity(settings: EngineSettings) -> list[ModeStatus]:
     for one in statuses:
         typer.echo(described(one))
     return statuses
-
-
-def found_of(status: ModeStatus) -> dict[str, Any]:
-    """What a document says of a mode; `parity` is null where `detail` says why there is none."""
-    parity = msgspec.to_builtins(status.parity)
-    return {"mode": status.mode, "effective": status.effective, "detail": status.detail, "parity": parity}
 
 
 def described(status: ModeStatus) -> str:

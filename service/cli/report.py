@@ -114,7 +114,7 @@ def without_report(folder: Path, failed: Sequence[str], why: Exception, valid: b
         typer.echo(line)
     if isinstance(why, ModuleNotFoundError):
         typer.echo(
-            f"{why.name} is not installed here: the report is made later by `launchbound report {folder}`, "
+            f"{why.name} is not installed here: the report is made later by `launchbound report {folder}`; "
             f"first {installing('report')}"
         )
     else:

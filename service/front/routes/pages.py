@@ -39,8 +39,6 @@ TAGS: dict[str, str] = DESCRIPTIONS.pop("tags")
 EXAMPLES_FILE = Path(__file__).with_name("examples.json")
 """Answers of a service by operation id and media type; `tests.support.openapi_examples` records them."""
 
-RECORDED = "Answer of a service of the model tiny on a CPU; long lists and texts are cut."
-
 router = APIRouter(include_in_schema=False)
 
 
@@ -118,7 +116,8 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         )
         document["security"] = []  # what needs a key says so itself
-        limits = _limits(settings)
+        limits, modes = _limits(settings), settings.modes
+        served = {"mode": modes[0], "modes": modes[:2], "model": f"{model_name(settings.model)}:{modes[0]}"}
         examples = json.loads(EXAMPLES_FILE.read_text(encoding="utf-8"))
         for operation in (one for methods in document["paths"].values() for one in methods.values()):
             _make_exact(operation)
@@ -129,7 +128,7 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
                 _narrow(name, schema, limits)
                 _describe("body", name, schema)
             for example in _body(operation).get("examples", ()):
-                example.update(_served(example, settings))
+                example.update({name: value for name, value in served.items() if name in example})
             _correct_answers(operation)
             _show_answers(operation, examples[operation["operationId"]])
         for name, schema in document["components"]["schemas"].items():
@@ -186,17 +185,11 @@ def _body(operation: Schema) -> Schema:
     return schema
 
 
-def _served(example: Schema, settings: Settings) -> Schema:
-    """The model and the modes of an example's body, as this instance has them."""
-    modes = settings.modes
-    here = {"mode": modes[0], "modes": modes[:2], "model": f"{model_name(settings.model)}:{modes[0]}"}
-    return {name: value for name, value in here.items() if name in example}
-
-
 def _show_answers(operation: Schema, recorded: dict[str, Any]) -> None:
-    """Give each form of the answer an example; a service of the tiny model on a CPU has answered it."""
+    """Give each form of the answer an example."""
+    said = "Answer of a service of the model tiny on a CPU; long lists and texts are cut."
     for kind, form in operation["responses"]["200"]["content"].items():
-        form["examples"] = {"recorded": {"summary": RECORDED, "value": recorded[kind]}}
+        form["examples"] = {"recorded": {"summary": said, "value": recorded[kind]}}
 
 
 def _correct_answers(operation: Schema) -> None:
