@@ -276,7 +276,9 @@ def agreement(run: PeersRun) -> str:
 def _agreement(name: str, here: Interval, there: Interval) -> str:
     change = here.value / there.value - 1
     word = "they agree within their intervals"
-    if here.low > there.high or there.low > here.high:
+    if float("inf") in (here.high, there.high):
+        word = "whether they agree is not known: too few rounds for an interval"
+    elif here.low > there.high or there.low > here.high:
         word = f"**they do not agree: {abs(change):.0%} {'slower' if change > 0 else 'faster'} here**"
     return f"- {name}: {_span(here)} and {_span(there)}; {word}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from loadtests.peers.results import PeersRun, SweepBeside
-from loadtests.run.rows import RequestRow, RowsError, each_row
+from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import RUN_FILE, SweepRun, read_run
 
 NEAR = timedelta(hours=3)
@@ -40,16 +40,12 @@ def _steps(folder: Path, new_tokens: int) -> dict[str, dict[int, list[float]]]:
     """By mode and batch size, for each round, the median over its requests of the mean decode step."""
     rounds: dict[tuple[str, int, int], list[float]] = {}
     for row in each_row(folder):
-        if _alike(row, new_tokens) and row.decode is not None and row.decode.wall_seconds is not None:
-            seconds = row.decode.wall_seconds / row.decode.steps
-            rounds.setdefault((row.mode, row.batch_size, row.round), []).append(seconds)
+        alone = row.concurrency == 1 and not (row.open_loop or row.control or row.merged)
+        decode = row.decode
+        if row.counts and alone and row.new_tokens == new_tokens and decode and decode.wall_seconds:
+            cell = rounds.setdefault((row.mode, row.batch_size, row.round), [])
+            cell.append(decode.wall_seconds / decode.steps)
     steps: dict[str, dict[int, list[float]]] = {}
     for (mode, batch, _), seconds in rounds.items():
         steps.setdefault(mode, {}).setdefault(batch, []).append(median(seconds))
     return steps
-
-
-def _alike(row: RequestRow, new_tokens: int) -> bool:
-    """Whether it ran as a call of a comparison does: one at a time, for as many tokens."""
-    alone = row.concurrency == 1 and not (row.open_loop or row.control or row.merged)
-    return row.counts and alone and row.new_tokens == new_tokens

@@ -302,6 +302,8 @@ def test_a_mode_that_took_longer_than_in_the_sweep_of_the_same_hour_is_named(tmp
     said = {line.split(" at ")[0]: line for line in markdown(run).splitlines() if " at batch 1: " in line}
     assert "they agree within their intervals" in said["- eager"]
     assert "do not agree: 32% slower here" in said["- compiled"]
+    run.rows = [row for row in run.rows if row.round < 3]
+    assert markdown(run).count("whether they agree is not known") == 2
     for other in ({"commit": "another"}, {"threads": 7}):
         run.environment = {**sweep.environment, **other}
         run.engine = {**sweep.engine, **other}
