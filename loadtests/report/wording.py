@@ -156,7 +156,16 @@ def _dispatch_left(verdict: Verdict) -> str:
     return f"At batch {verdict.batch_size} {dispatch}."
 
 
+DISTURBED = {
+    "sharing_note": "Other processes used the GPU meanwhile",
+    "profiler_note": "The profiler was attached, which slows launches",
+}
+"""By the engine's own note of it: what a reader must know before trusting the numbers."""
+
+
 def trust(findings: Findings) -> str:
+    engine = findings.results.run.engine
+    noted = [f" {said}: see Where it was measured." for name, said in DISTURBED.items() if engine.get(name)]
     parts = len(findings.results.run.parts)
     starts = "one start of the service" if parts < 2 else f"{parts} starts of the service"
     split = "Dispatch and kernel are proved by the selftest of this machine."
@@ -167,6 +176,7 @@ def trust(findings: Findings) -> str:
     return (
         f"Measured in {starts}: an interval covers its rounds, and another start may differ by some "
         f"per cent. In at most 5 % of such sweeps a verdict of any batch size is wrong. {split}"
+        + "".join(noted)
     )
 
 

@@ -260,7 +260,10 @@ class SweepPart:
         part.gpus = clocks_summary(clocks_file(self._folder, part.number))
         try:
             document = self._target.modes()
+            shared = run.engine.get("sharing_note")
             run.engine = document["engine"] or run.engine
+            if run.engine.get("sharing_note") is None:  # others that were there at the start may have ended
+                run.engine["sharing_note"] = shared
             run.modes = document["modes"]
         except TargetError as error:
             self._progress.print_line(f"the service is unreachable after the sweep: {error}")

@@ -75,7 +75,8 @@ def commit_of(folder: Path) -> str | None:
 
 
 def missing_library() -> CheckpointError:
-    return CheckpointError("models of Hugging Face need transformers: pip install 'launchbound[models]'")
+    remedy = "pip install -e '.[models]' in the folder of launchbound's source"
+    return CheckpointError(f"models of Hugging Face need transformers: {remedy}")
 
 
 def refuse_other_folder(folder: Path) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
 from service.cli.options import (
+    EXIT_FAILED,
     BatchSizes,
     Device,
     Dtype,
+    Json,
     Model,
     Modes,
     bad_input,
     ended_in_order,
+    print_result,
     settings_from,
     split_list,
 )
@@ -35,17 +39,22 @@ def parity(
     dtype: Dtype = None,
     modes: Modes = None,
     batch_sizes: BatchSizes = None,
+    as_json: Json = False,
 ) -> None:
     """Run every mode teacher-forced beside eager, and report whether it still computes the same."""
     settings = settings_from(model=model, device=device, dtype=dtype, modes=modes, batch_sizes=batch_sizes)
     try:
-        raise typer.Exit(_parity(settings.engine_settings("")))
+        statuses = _parity(settings.engine_settings(""))
     except ValueError as error:
         bad_input(error)
+    passed = all(one.parity is not None and one.parity.passed for one in statuses)
+    if as_json:
+        print_result({"passed": passed, "modes": msgspec.to_builtins(statuses)})
+    raise typer.Exit(0 if passed else EXIT_FAILED)
 
 
-def _parity(settings: EngineSettings) -> int:
-    """Warm every mode up, without a service, and print its parity; 0 if all pass, else 1."""
+def _parity(settings: EngineSettings) -> list[ModeStatus]:
+    """Warm every mode up, without a service, and print its parity."""
     from service.engine.inbox import LocalInbox
     from service.engine.loop import Engine
     from service.records import ModeStatus
@@ -60,10 +69,10 @@ def _parity(settings: EngineSettings) -> int:
     inbox = LocalInbox([], watch)
     prepare_process(settings.cache_folder, settings.model)
     Engine(settings, inbox).run()
-    statuses = inbox.modes.values()
+    statuses = list(inbox.modes.values())
     for one in statuses:
         typer.echo(described(one))
-    return 0 if all(one.parity is not None and one.parity.passed for one in statuses) else 1
+    return statuses
 
 
 def described(status: ModeStatus) -> str:
@@ -87,6 +96,7 @@ def selftest(
     device: Device = None,
     dtype: Dtype = None,
     modes: Modes = None,
+    _json: Json = False,
 ) -> None:
     """Prove on this machine that the numbers are right; 30 to 45 minutes, exit code 1 where a row fails.
 
@@ -99,6 +109,6 @@ def selftest(
 
     try:
         with ended_in_order():
-            raise typer.Exit(main(settings, split_list(only), out))
+            raise typer.Exit(main(settings, split_list(only), out, print_result))
     except ValueError as error:
         bad_input(error)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from service.cli.options import EXIT_MACHINE, bad_input, ended_in_order, split_list
+from service.cli.options import EXIT_MACHINE, Json, bad_input, ended_in_order, installing, split_list
 from service.cli.report import last_line, picture_of_fleet, pictured
 from service.cli.sweep import ChosenPlan, PlanOptions, chosen_plan
 
@@ -29,6 +29,7 @@ def fleet(
     out: Annotated[Path | None, typer.Option(help="Results folder; default results/<UTC>-fleet.")] = None,
     resume: Annotated[Path | None, typer.Option(help="A fleet's folder: run what has no results.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run where, and stop.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Sweep on each kind of machine of a cluster, and report which machine and which mode.
 
@@ -43,6 +44,8 @@ def fleet(
 
     if resume is not None and (plan or preset or out or dry_run):
         bad_input("--resume goes on in its folder, with its plan: leave out all but --address")
+    if dry_run and as_json:
+        bad_input("--json prints the result of a run: leave it out with --dry-run")
     folder = resume or out or results_path("fleet")
     try:
         if resume is not None:
@@ -52,7 +55,7 @@ def fleet(
         interrupted = _on_cluster(folder, address, None if resume else choice, dry_run)
         raise typer.Exit(0 if dry_run else pictured(picture_of_fleet, folder, interrupted))
     except ModuleNotFoundError as error:
-        bad_input(f"{error.name} is not installed here: install it with `pip install 'launchbound[ray]'`")
+        bad_input(f"{error.name} is not installed here: {installing('ray')}")
     except (PlanError, RowsError, ClusterError, ValueError) as error:
         bad_input(error)
     except OSError as error:

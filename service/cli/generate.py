@@ -23,12 +23,12 @@ _CONTROL = {code: "\ufffd" for code in [*range(32), *range(127, 160)] if code no
 class GenerationFailed(RuntimeError): ...
 
 
-def show(url: str, mode: str, prompt: str, parameters: Mapping[str, Any], settled: bool) -> None:
+def show(url: str, mode: str, prompt: str, parameters: Mapping[str, Any], settled: bool) -> dict[str, Any]:
     """Generate at `url` once `mode` is ready: print text and times, and the wait to standard error.
 
-    `parameters` are of the request's body. `settled`: wait until all warm-up is over, so that the request
-    does not queue behind the rest of it. Raises GenerationFailed, ModeFailed where the mode failed to warm
-    up, or TargetError where the request cannot be served or nothing answers.
+    Returns the answer. `parameters` are of the request's body. `settled`: wait until all warm-up is over, so
+    that the request does not queue behind the rest of it. Raises GenerationFailed, ModeFailed where the mode
+    failed to warm up, or TargetError where the request cannot be served or nothing answers.
     """
     console = Console()
     target = Target(url, os.environ.get("LAUNCHBOUND_API_KEY"), READ_TIMEOUT_SECONDS)
@@ -46,6 +46,7 @@ def show(url: str, mode: str, prompt: str, parameters: Mapping[str, Any], settle
     first = milliseconds(timings["time_to_first_token_seconds"])
     rate = significant(tokens / timings["total_seconds"])
     console.print(f"first token after {first}; {tokens} tokens, {rate} per second", highlight=False)
+    return result
 
 
 def _stream(target: Target, mode: str, body: Mapping[str, Any], console: Console) -> dict[str, Any]:

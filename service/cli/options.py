@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from pydantic import ValidationError
@@ -33,7 +36,12 @@ def report_extra_needed() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        bad_input(f"{error.name} is not installed here: install it with `pip install '.[report]'`")
+        bad_input(f"{error.name} is not installed here: {installing('report')}")
+
+
+def installing(extra: str) -> str:
+    """How to install what `extra` needs: no index has this package, and another of its name is not ours."""
+    return f"run `pip install -e '.[{extra}]'` in the folder of launchbound's source"
 
 
 def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported late: it is heavy for `--help`
@@ -71,6 +79,34 @@ def flags(options: dict[str, Any]) -> list[str]:
 def split_list(text: str | None) -> list[str] | None:
     """The items of a list written with commas; None for None or an empty text."""
     return [item.strip() for item in text.split(",") if item.strip()] if text else None
+
+
+_results: ContextVar[TextIO | None] = ContextVar("_results", default=None)
+"""Standard output, where `--json` keeps it for the result."""
+
+
+def _for_the_result_alone(context: typer.Context, wanted: bool) -> bool:
+    """Until the command ends, what it prints beside its result goes to standard error."""
+    if wanted:
+        token = _results.set(sys.stdout)
+        context.call_on_close(lambda: _results.reset(token))
+        context.with_resource(redirect_stdout(sys.stderr))
+    return wanted
+
+
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        callback=_for_the_result_alone,
+        help="Print one JSON document; all else goes to standard error.",
+    ),
+]
+
+
+def print_result(document: dict[str, Any]) -> None:
+    """Print `document` as one line of JSON."""
+    typer.echo(json.dumps(document), file=_results.get())
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +10,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from service.cli.options import EXIT_FAILED, bad_input, ended_in_order, flags, settings_from, split_list
+from service.cli.options import (
+    EXIT_FAILED,
+    Json,
+    bad_input,
+    ended_in_order,
+    flags,
+    print_result,
+    settings_from,
+    split_list,
+)
 
 app = typer.Typer()
 
@@ -29,6 +37,7 @@ def peers(
     only: Annotated[str | None, typer.Option(help="Rivals that take part, with commas; default all.")] = None,
     seed: Annotated[int, typer.Option(help="Fixes the orders.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder; default results/<UTC>-<commit>-peers.")] = None,
+    _json: Json = False,
 ) -> None:
     """Compare the modes with other runtimes on the same weights.
 
@@ -74,5 +83,5 @@ def peers(
     typer.echo((folder / MARKDOWN_FILE).read_text(encoding="utf-8"))
     absent = [one.name for one in run.contestants if one.unavailable is not None]
     complete = run.incomplete is None
-    typer.echo(json.dumps({"path": str(folder), "left_out": absent, "complete": complete}))
+    print_result({"path": str(folder), "left_out": absent, "complete": complete})
     raise typer.Exit(0 if complete and not absent else EXIT_FAILED)

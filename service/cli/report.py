@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from service.cli.options import EXIT_FAILED, EXIT_MACHINE, bad_input, report_extra_needed
+from service.cli.options import (
+    EXIT_FAILED,
+    EXIT_MACHINE,
+    Json,
+    bad_input,
+    installing,
+    print_result,
+    report_extra_needed,
+)
 
 app = typer.Typer()
 
@@ -40,6 +47,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Of several folders: output folder; default results/<UTC>-runs.")
     ] = None,
+    _json: Json = False,
 ) -> None:
     """Write a folder's report again from its rows, its gates checked anew; of several runs, one page.
 
@@ -89,12 +97,12 @@ def picture_of_fleet(folder: Path) -> bool:
 def _pictured(found: dict[str, Any], folder: Path, page: str) -> bool:
     typer.echo(found["headline"])
     typer.echo(f"page: {folder / page}")
-    typer.echo(json.dumps({"path": str(folder), **found}))
+    print_result({"path": str(folder), **found})
     return not found["absent"] and all(run["valid"] for run in found["runs"])
 
 
 def last_line(folder: Path, headline: dict[str, Any] | None, valid: bool) -> None:
-    typer.echo(json.dumps({"path": str(folder), "headline": headline, "valid": valid}))
+    print_result({"path": str(folder), "headline": headline, "valid": valid})
 
 
 def without_report(folder: Path, failed: Sequence[str], why: Exception, valid: bool = False) -> int:
@@ -106,8 +114,8 @@ def without_report(folder: Path, failed: Sequence[str], why: Exception, valid: b
         typer.echo(line)
     if isinstance(why, ModuleNotFoundError):
         typer.echo(
-            f"{why.name} is not installed here: the report is made later by `launchbound report {folder}`, "
-            "after `pip install '.[report]'`"
+            f"{why.name} is not installed here: the report is made later by `launchbound report {folder}`; "
+            f"first {installing('report')}"
         )
     else:
         typer.echo(f"launchbound: {why}", err=True)

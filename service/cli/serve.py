@@ -21,11 +21,14 @@ from service.cli.options import (
     BatchSizes,
     Device,
     Dtype,
+    Json,
     Model,
     Modes,
     bad_input,
     ended_in_order,
     flags,
+    installing,
+    print_result,
     settings_from,
 )
 
@@ -119,7 +122,7 @@ def serve_on_ray(
     except (ValueError, ClusterError) as error:
         bad_input(error)
     except ModuleNotFoundError as error:
-        bad_input(f"{error.name} is not installed here: install it with `pip install launchbound[ray]`")
+        bad_input(f"{error.name} is not installed here: {installing('ray')}")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     set_up(settings.log_format)
     as_text = settings.log_format == "text"  # lines of JSON would get Ray's prefix
@@ -193,6 +196,7 @@ def generate(
     model: Model = None,
     device: Device = None,
     dtype: Dtype = None,
+    as_json: Json = False,
 ) -> None:
     """Complete a prompt, streamed, and show where its time went."""
     if url and (model or device or dtype):
@@ -205,7 +209,9 @@ def generate(
     parameters = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "seed": seed}
     try:
         with ended_in_order(), _service(url, served) as at:
-            show(at, mode, prompt, parameters, settled=url is None)
+            result = show(at, mode, prompt, parameters, settled=url is None)
+        if as_json:
+            print_result(result)
     except (GenerationFailed, ModeFailed) as error:
         typer.echo(f"launchbound: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None

@@ -19,11 +19,13 @@ from service.cli.options import (
     BatchSizes,
     Device,
     Dtype,
+    Json,
     Model,
     Modes,
     bad_input,
     ended_in_order,
     flags,
+    print_result,
     settings_from,
     split_list,
 )
@@ -59,6 +61,7 @@ def sweep(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Load processes; default 1, or those of --resume.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Measure modes against batch sizes in rounds, and write the report.
 
@@ -83,6 +86,8 @@ def sweep(
         from loadtests.plan.presets import describe
 
         typer.echo(describe(chosen.plan))
+        if as_json:
+            print_result({"plan": msgspec.to_builtins(chosen.document)})
         return
     if url and served:
         bad_input("--model, --device and --dtype belong to the service: leave them out with --url")

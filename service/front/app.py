@@ -92,6 +92,7 @@ def create_app(
         redirect_slashes=False,
         openapi_url=None,
         responses=OF_ANY_REQUEST,
+        generate_unique_id_function=lambda route: route.name.replace("-", "_"),
     )
     app.state.launchbound = state
     app.add_middleware(EntryMiddleware, settings=settings, direct=DIRECT_ROUTES, refuse=problems.refuse)

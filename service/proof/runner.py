@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -65,10 +65,16 @@ def choose_checks(only: Iterable[str] | None) -> list[str]:
 # The run
 
 
-def main(settings: Settings, only: list[str] | None = None, out: Path | None = None) -> int:
+def main(
+    settings: Settings,
+    only: list[str] | None = None,
+    out: Path | None = None,
+    conclude: Callable[[dict[str, Any]], None] = lambda result: print(json.dumps(result)),
+) -> int:
     """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>). Returns
     the exit code: 1 where a row failed, else 0, also where rows are undecided or were not run: the last line
-    says which. Raises ValueError, with the remedy, for an unknown check or settings that cannot work.
+    says which, and `conclude` prints it. Raises ValueError, with the remedy, for an unknown check or settings
+    that cannot work.
     """
     names, console, began = choose_checks(only), Console(), monotonic()
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -85,7 +91,7 @@ def main(settings: Settings, only: list[str] | None = None, out: Path | None = N
     print_table(report, console)
     named = {name: names for name, names in report["rows_by_verdict"].items() if name != "passed"}
     shown = ("seconds", "outcome", "complete", "incomplete_because", "counts")
-    print(json.dumps({"path": str(path), **{name: report[name] for name in shown}, **named}))
+    conclude({"path": str(path), **{name: report[name] for name in shown}, **named})
     return EXIT_FAILED if report["outcome"] == "failed" else 0
 
 

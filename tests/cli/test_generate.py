@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import pytest
@@ -26,6 +27,14 @@ def test_the_text_comes_after_its_prompt_and_then_mode_and_rate(front: Front) ->
     assert shown.stdout.startswith("say w0 w1 w2\n")
     assert "tiny in reduce-overhead (here: compiled-cpp) on cpu" in shown.stdout
     assert "3 tokens" in shown.stdout
+
+
+def test_as_json_the_answer_stands_alone(front: Front) -> None:
+    shown = generate(front, "say ", "--json", "--max-new-tokens=3")
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)["outputs"][0]["text"] == "w0 w1 w2"
+    assert "3 tokens" in shown.stderr
+    assert generate(front, "say ", "--max-new-tokens=3").stdout.startswith("say w0")
 
 
 @pytest.mark.parametrize("command", ["!oom", "!problem internal", "!die-after-tokens"])

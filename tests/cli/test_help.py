@@ -18,3 +18,8 @@ def test_the_example_of_each_command_is_one_that_it_takes(name: str) -> None:
     program, verb, *arguments = shlex.split(example)
     assert (said, program, verb) == ("Example", "launchbound", name)
     COMMANDS[name].make_context(verb, arguments)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"serve", "stack"}))
+def test_each_command_that_prints_a_result_prints_it_as_json_too(name: str) -> None:
+    assert "--json" in {option for one in COMMANDS[name].params for option in one.opts}

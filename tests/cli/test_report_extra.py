@@ -36,13 +36,14 @@ def without_polars(program: str, *arguments: str) -> subprocess.CompletedProcess
 def test_what_needs_them_is_bad_input_and_names_the_extra(verb: str, count: int, folder: Path) -> None:
     done = without_polars(COMMAND, verb, *[str(folder)] * count)
     assert done.returncode == 2, done.stderr
-    assert "polars is not installed here: install it with `pip install '.[report]'`" in done.stderr
+    assert "polars is not installed here: run `pip install -e '.[report]'`" in done.stderr
     assert done.stdout == ""
 
 
 def test_a_sweep_keeps_its_exit_code_and_leaves_the_report_for_later(folder: Path) -> None:
     done = without_polars(CONCLUDE, str(folder))
     assert done.returncode == 0, done.stderr
+    assert "run `pip install -e '.[report]'`" in done.stdout
     assert f"made later by `launchbound report {folder}`" in done.stdout
     last = json.loads(done.stdout.splitlines()[-1])
     assert last == {"path": str(folder), "headline": None, "valid": True}

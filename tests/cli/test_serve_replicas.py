@@ -40,6 +40,4 @@ def test_an_address_at_which_nothing_answers_is_refused_before_ray_is_asked() ->
 def test_without_ray_the_remedy_is_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "service.replicas", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert "ray is not installed here: install it with `pip install launchbound[ray]`" in refusal(
-        "--replicas=2"
-    )
+    assert "ray is not installed here: run `pip install -e '.[ray]'`" in refusal("--replicas=2")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from service.front.settings import Settings
 from service.proof.runner import ALL_CHECKS
@@ -51,9 +53,32 @@ def test_every_check_and_file_of_the_program_that_a_page_names_exists(page: Path
     assert not [path for path in SOURCE.findall(text) if not (ROOT / path).exists()]
 
 
+FROM_AN_INDEX = re.compile(r"install(?: -[\w-]+)* ['\"]?launchbound\b|launchbound\[\w")
+
+
+def test_nothing_tells_to_install_this_package_from_an_index_where_another_may_have_its_name() -> None:
+    texts = ("*.py", "*.md", "*.yml", "*.yaml", "*.toml", "*.html", "*.js", "Makefile", ":!*/swagger/*")
+    command = ["git", "grep", "--untracked", "--files-with-matches", "launchbound", "--", *texts]
+    files = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    files.remove("pyproject.toml")  # the extra `dev` is made of the others
+    assert [name for name in files if FROM_AN_INDEX.search((ROOT / name).read_text())] == []
+    for written in ("pip install -q {}", "pip install '{}[ray]'"):
+        assert FROM_AN_INDEX.search(written.format("launchbound"))
+
+
 def test_every_setting_is_described() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
     flags = {"host", "port"}
     assert not [
         name for name in Settings.model_fields if name not in flags and f"`{name.upper()}`" not in page
     ]
+
+
+def test_every_alert_has_a_section_that_says_what_to_do() -> None:
+    groups = yaml.safe_load((ROOT / "dashboards" / "rules.yml").read_text())["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    for alert in alerts:
+        path, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        assert anchor == alert["alert"].lower()
+        assert anchor in anchors(ROOT / path)
+    assert alerts

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from service.front.app import create_app
-from service.front.routes.pages import DESCRIPTIONS, describe
+from service.front.routes.pages import DESCRIPTIONS, EXAMPLES_FILE, describe
 from service.front.schemas import STUDY_BODIES
 from service.front.settings import Settings
 
@@ -19,9 +21,13 @@ def document() -> dict[str, Any]:
     return describe(create_app(settings), settings)
 
 
+def operations(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for methods in document["paths"].values() for one in methods.values()]
+
+
 def fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Owner, name and schema of every parameter and of every field of a body or an answer."""
-    for operation in (one for methods in document["paths"].values() for one in methods.values()):
+    for operation in operations(document):
         yield from ((one["in"], one["name"], one) for one in operation.get("parameters", ()))
         content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
         for name, schema in content.get("schema", {}).get("properties", {}).items():
@@ -98,3 +104,40 @@ def test_what_this_instance_was_started_with_is_in_its_schemas(document: dict[st
     assert "maxItems" not in {**text, **tokens}
     (size,) = paths["/v1/advice"]["get"]["parameters"]
     assert (size["schema"]["minimum"], size["schema"]["maximum"]) == (1, 8)
+
+
+def shown(document: dict[str, Any], kind: str) -> Iterator[tuple[str, dict[str, Any], object]]:
+    """Operation id, schema and example of every body (`requestBody`) or successful answer (`responses`)."""
+    for operation in operations(document):
+        found = operation.get(kind, {})
+        parts = [part for status, part in found.items() if status.startswith("2")] or [found]
+        for form in (form for part in parts for form in part.get("content", {}).values()):
+            schema = form.get("schema", {})
+            of_answer = [one["value"] for one in form.get("examples", {}).values()]
+            for example in schema.get("examples", []) if kind == "requestBody" else of_answer or [None]:
+                yield operation["operationId"], schema, example
+
+
+def test_the_operations_are_those_whose_answers_are_recorded(document: dict[str, Any]) -> None:
+    found = operations(document)
+    assert sorted(one["operationId"] for one in found) == sorted(json.loads(EXAMPLES_FILE.read_text()))
+    assert {tag for one in found for tag in one["tags"]} == {tag["name"] for tag in document["tags"]}
+
+
+@pytest.mark.parametrize("kind", ["requestBody", "responses"])
+def test_every_example_is_one_that_its_schema_takes(document: dict[str, Any], kind: str) -> None:
+    examples = list(shown(document, kind))
+    assert len(examples) > 10
+    for operation, schema, example in examples:
+        assert example, operation
+        whole = {**schema, "components": document["components"]}
+        assert not list(Draft202012Validator(whole).iter_errors(example)), operation
+
+
+def test_the_times_and_tokens_of_the_example_add_up(document: dict[str, Any]) -> None:
+    answer: Any = next(one for name, _, one in shown(document, "responses") if name == "generate")
+    timings, usage = answer["timings"], answer["usage"]
+    parts = sum(timings[f"{part}_seconds"] for part in ("queue", "dispatch", "kernel", "other"))
+    assert parts == pytest.approx(timings["total_seconds"])
+    assert usage["prompt_tokens"] + usage["completion_tokens"] == usage["total_tokens"]
+    assert sum(output["completion_tokens"] for output in answer["outputs"]) == usage["completion_tokens"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import msgspec
 import pytest
@@ -24,6 +25,7 @@ from loadtests.peers.results import (
     PeersError,
     PeersRun,
     leaving,
+    markdown,
     summaries,
 )  # fmt: skip
 from loadtests.peers.run import (
@@ -35,9 +37,13 @@ from loadtests.peers.run import (
     run_peers,
     text_difference,
 )  # fmt: skip
+from loadtests.peers.sweep_beside import sweep_beside
+from loadtests.run.run_file import read_run
 from loadtests.run.target import Target
 from tests.support import fake_service
 from tests.support.fake_service import Script
+from tests.support.made_plans import make_plan
+from tests.support.made_results import make_results
 from tests.support.processes import descendants, gone
 from tests.support.serving import PATIENCE_SECONDS, until
 
@@ -144,6 +150,7 @@ def test_every_rival_is_a_row_or_a_reason_and_every_round_is_kept_as_it_ends(
     assert run.incomplete is None
     assert kept == [{"model calls": 1}]
     assert read_peers(tmp_path) == run
+    assert all(row.steps_seconds for row in run.rows if row.contestant == "eager")
     why = {one.name: one.unavailable for one in run.contestants}
     assert why["right"] is why["wrong"] is why["eager"] is None
     assert why["not installed"] == "no wheel for this Python"
@@ -280,3 +287,26 @@ def test_what_pip_cannot_install_is_said_in_its_words(
     with pytest.raises(RivalError, match="absent"):
         interpreter(RUNTIMES[0], print)
     assert not list(tmp_path.rglob(processes.STAMP))
+
+
+def test_a_mode_that_took_longer_than_in_the_sweep_of_the_same_hour_is_named(tmp_path: Path) -> None:
+    run = made_run({"eager": 0.040, "compiled": 0.026})
+    assert "was not checked" in markdown(run)
+    sweep = read_run(make_results(tmp_path / "sweep", plan=make_plan("quick", 8, ["eager", "compiled"], [1])))
+    run.started, run.environment, run.engine = sweep.started, sweep.environment, sweep.engine
+    run.sweep = sweep_beside(run, tmp_path)
+    assert run.sweep is not None
+    for row in run.rows:
+        usual = median(run.sweep.steps[row.contestant][1])
+        row.steps_seconds.append(usual * (1.32 if row.contestant == "compiled" else 1.0))
+    said = {line.split(" at ")[0]: line for line in markdown(run).splitlines() if " at batch 1: " in line}
+    assert "they agree within their intervals" in said["- eager"]
+    assert "do not agree: 32% slower here" in said["- compiled"]
+    run.rows = [row for row in run.rows if row.round < 3]
+    assert markdown(run).count("whether they agree is not known") == 2
+    for other in ({"commit": "another"}, {"threads": 7}):
+        run.environment = {**sweep.environment, **other}
+        run.engine = {**sweep.engine, **other}
+        assert sweep_beside(run, tmp_path) is None
+    run.started, run.environment, run.engine = "2026-01-01T04:00:00Z", sweep.environment, sweep.engine
+    assert sweep_beside(run, tmp_path) is None

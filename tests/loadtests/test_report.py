@@ -461,6 +461,20 @@ def test_the_load_generators_processes_are_always_shown(tmp_path: Path) -> None:
     assert "--workers 3" in reproduce(read_run(tmp_path))[-1]
 
 
+NOTES = {"sharing_note": "other processes use this GPU: pid 7", "profiler_note": "a request was profiled"}
+
+
+def test_what_disturbed_the_engine_is_said_where_it_was_measured_and_where_trust_is(tmp_path: Path) -> None:
+    assert not {"shared device", "profiler"} & lines(make_results(tmp_path)).keys()
+    edit_run(tmp_path, lambda run: run.engine.update(NOTES))
+    found = lines(tmp_path)
+    assert [found["shared device"], found["profiler"]] == list(NOTES.values())
+    make_report(tmp_path)
+    page = (tmp_path / "report.md").read_text()
+    assert "Other processes used the GPU meanwhile" in page
+    assert "The profiler was attached" in page
+
+
 def test_a_service_that_does_not_say_its_machine_is_unknown(tmp_path: Path) -> None:
     edit_run(make_results(tmp_path), lambda run: run.environment.clear())
     assert lines(tmp_path)["machine"] == "unknown: the service is of a version that does not say"

@@ -263,9 +263,13 @@ def by_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepResult, Scrip
     """A sweep by two load processes that went well, and what the service saw."""
     script, folder = Script(api_key="secret"), tmp_path_factory.mktemp("by_two")
     status, cpus = fake_service_module.engine_status, {"cpus": [max(os.sched_getaffinity(0))]}
+
+    def at_first_shared(*sizes: int) -> dict[str, object]:
+        return status(*sizes) | cpus | {"sharing_note": None if script.headers else "pid 7"}
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("LAUNCHBOUND_API_KEY", "secret")
-        patched.setattr(fake_service_module, "engine_status", lambda *args: status(*args) | cpus)
+        patched.setattr(fake_service_module, "engine_status", at_first_shared)
         return swept(folder, script, PLAN, workers=2), script
 
 
@@ -279,6 +283,7 @@ def test_every_request_has_one_row_in_the_order_in_which_they_ended(
     assert [row.sequence for row in rows] == list(range(len(rows)))
     assert sorted(headers["x-request-id"] for headers in script.headers) == sorted(r.request_id for r in rows)
     assert failed(result) <= OF_TIME
+    assert read_run(result.folder).engine["sharing_note"] == "pid 7"
 
 
 def test_requests_are_spread_over_the_load_processes_of_which_the_run_tells(

@@ -284,7 +284,7 @@ def test_without_transformers_the_error_names_its_installation(
     monkeypatch.setitem(sys.modules, "transformers", None)
     for module in ("loading", "adapter", "tokens"):
         monkeypatch.delitem(sys.modules, f"models.hf.{module}", raising=False)
-    with pytest.raises(CheckpointError, match=re.escape("pip install 'launchbound[models]'")):
+    with pytest.raises(CheckpointError, match=re.escape("pip install -e '.[models]'")):
         open_(f"hf:{whole}")
 
 

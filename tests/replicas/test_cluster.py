@@ -22,7 +22,7 @@ from service.ray_cluster import (
     is_loopback,
 )
 
-grpc = pytest.importorskip("grpc", reason="Ray is not installed: pip install launchbound[ray]")
+grpc = pytest.importorskip("grpc", reason="Ray is not installed: pip install -e '.[ray]'")
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def test_ray_sends_no_statistics_and_leaves_out_no_line_of_the_log_by_default(
 def test_a_ray_that_was_too_slow_is_started_again_and_one_with_another_fault_is_not(
     said: str, starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install launchbound[ray]")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     program, count = tmp_path / "fails.py", tmp_path / "starts"
     program.write_text(f"open({str(count)!r}, 'a').write('x')\nprint({said!r})\nraise SystemExit(1)\n")
     monkeypatch.setattr(ray_cluster, "__file__", str(program))

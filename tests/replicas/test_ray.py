@@ -123,7 +123,7 @@ def replicas(
 
 def ray_is_here() -> None:
     if importlib.util.find_spec("ray") is None:
-        without("Ray is not installed: pip install launchbound[ray]")
+        without("Ray is not installed: pip install -e '.[ray]'")
     if len(os.sched_getaffinity(0)) < 2:
         without("two replicas need two cores")
 

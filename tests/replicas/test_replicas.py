@@ -36,7 +36,7 @@ try:
         share_of_each,
     )
 except ModuleNotFoundError:
-    without("Ray is not installed: pip install launchbound[ray]")
+    without("Ray is not installed: pip install -e '.[ray]'")
 
 GENERATE = "/v1/modes/eager/generate"
 CORES = [910, 911, 912]

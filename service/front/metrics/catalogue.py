@@ -229,7 +229,7 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _row("gauge", "memory_inactive_split_bytes", "stat", "once measured",
         "Device memory in unused parts of blocks that are otherwise in use: lost to fragmentation."),
     _row("counter", "memory_alloc_retries_total", "", "cuda",
-        "Allocations that had to be tried again after cached blocks were given back."),
+        "Allocations of device memory that had to be tried again after cached blocks were given back."),
     _row("counter", "memory_ooms_total", "", "cuda",
         "Allocations that failed for want of device memory, in requests or at warm-up."),
     _row("counter", "engine_restarts_total", "", "always",

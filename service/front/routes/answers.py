@@ -246,8 +246,10 @@ def body_schema(schema: type[BaseModel]) -> dict[str, Any]:
     The document has one schema per body and no place for `$defs`, to which pydantic's references point.
     """
     whole = schema.model_json_schema()
+    if "examples" not in whole:  # every field has a default
+        whole["examples"] = [schema().model_dump(mode="json", exclude_none=True)]
     content = {"application/json": {"schema": _inline(whole, whole.pop("$defs", {}))}}
-    return {"requestBody": {"required": True, "content": content}}
+    return {"requestBody": {"required": True, "description": schema.__doc__, "content": content}}
 
 
 def _inline(node: Any, definitions: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value

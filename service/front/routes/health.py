@@ -69,6 +69,7 @@ async def live(request: Request) -> Response:
 @router.get(
     "/health",
     tags=["health"],
+    operation_id="health",
     summary="The same as /health/ready, where vLLM has it: load generators request it first.",
     responses={**NOT_SO, 200: {"model": ReadyAnswer}},
 )
@@ -124,6 +125,7 @@ def obstacle(state: AppState, detailed: bool) -> Unavailable | None:
     "/metrics",
     tags=["metrics"],
     responses={200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}}},
+    response_class=Response,
 )
 async def metrics(request: Request) -> Response:
     """Prometheus text, or OpenMetrics where the Accept header requests it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ DOCS_POLICY = LAB_POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-i
 VIEWS = tuple(path.stem for path in sorted((LAB_FOLDER / "views").glob("*.js")))
 
 DESCRIPTIONS = tomllib.loads(Path(__file__).with_name("descriptions.toml").read_text("utf-8"))
+TAGS: dict[str, str] = DESCRIPTIONS.pop("tags")
+
+EXAMPLES_FILE = Path(__file__).with_name("examples.json")
+"""Answers of a service by operation id and media type; `tests.support.openapi_examples` records them."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -108,18 +113,24 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             routes=app.routes,
             servers=[{"url": "/", "description": "This service."}],
             license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
+            tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         )
         document["security"] = []  # what needs a key says so itself
-        limits = _limits(settings)
+        limits, modes = _limits(settings), settings.modes
+        served = {"mode": modes[0], "modes": modes[:2], "model": f"{model_name(settings.model)}:{modes[0]}"}
+        examples = json.loads(EXAMPLES_FILE.read_text(encoding="utf-8"))
         for operation in (one for methods in document["paths"].values() for one in methods.values()):
             _make_exact(operation)
             for parameter in operation.get("parameters", ()):
                 _narrow(parameter["name"], parameter.get("schema", {}), limits)
                 _describe(parameter["in"], parameter["name"], parameter)
-            for name, schema in _body_properties(operation).items():
+            for name, schema in _body(operation).get("properties", {}).items():
                 _narrow(name, schema, limits)
                 _describe("body", name, schema)
+            for example in _body(operation).get("examples", ()):
+                example.update({name: value for name, value in served.items() if name in example})
             _correct_answers(operation)
+            _show_answers(operation, examples[operation["operationId"]])
         for name, schema in document["components"]["schemas"].items():
             for field, of_field in schema.get("properties", {}).items():
                 _describe(name, field, of_field)
@@ -168,10 +179,17 @@ def _describe(owner: str, name: str, schema: Schema) -> None:
         schema.setdefault("description", text)
 
 
-def _body_properties(operation: Schema) -> Schema:
+def _body(operation: Schema) -> Schema:
     content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-    properties: Schema = content.get("schema", {}).get("properties", {})
-    return properties
+    schema: Schema = content.get("schema", {})
+    return schema
+
+
+def _show_answers(operation: Schema, recorded: dict[str, Any]) -> None:
+    """Give each form of the answer an example."""
+    said = "Answer of a service of the model tiny on a CPU; long lists and texts are cut."
+    for kind, form in operation["responses"]["200"]["content"].items():
+        form["examples"] = {"recorded": {"summary": said, "value": recorded[kind]}}
 
 
 def _correct_answers(operation: Schema) -> None:

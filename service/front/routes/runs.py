@@ -11,7 +11,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from service.front.errors import NotFound
-from service.front.routes.answers import error, reply
+from service.front.routes.answers import Responses, error, reply
 from service.front.routes.state import state_of
 
 
@@ -58,7 +58,10 @@ def runs(request: Request) -> Response:
     return reply({"folder": results.name, "runs": found})
 
 
-@router.get("/runs/{name:path}/report", responses={200: {"content": {"text/html": {}}}, **NO_RUN})
+PAGE: Responses = {200: {"content": {"text/html": {}}}}
+
+
+@router.get("/runs/{name:path}/report", responses={**PAGE, **NO_RUN}, response_class=Response)
 def report(name: str, request: Request) -> Response:
     """The page of a sweep's report, in a sandbox: its scripts cannot call this service."""
     headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}

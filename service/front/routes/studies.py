@@ -300,7 +300,7 @@ ProbeAnswer = TypedDict(
         "cure": str,
     },
 )
-"""Answer of POST /v1/probes/{name}: a step without and with the fault, the line to blame, the cure."""
+ProbeAnswer.__doc__ = "A step without and with the fault, the line to blame, the cure."
 
 NAMES = Path(json_schema_extra={"enum": [*PROBES], "examples": ["hidden-copy"]})
 

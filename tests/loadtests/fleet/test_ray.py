@@ -153,7 +153,7 @@ def test_a_task_whose_node_dies_is_run_again_on_another_and_the_report_is_comple
     control: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if importlib.util.find_spec("ray") is None:
-        without("Ray is not installed: pip install launchbound[ray]")
+        without("Ray is not installed: pip install -e '.[ray]'")
     (control / "hold").touch()
     out = tmp_path / "out"
     # Ray starts nodes from the main thread only.

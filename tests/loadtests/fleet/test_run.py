@@ -343,7 +343,7 @@ OPTIONS = ["--model=tiny", "--device=cpu", "--dtype=float32"]
 
 
 def test_other_code_than_the_drivers_runs_nothing() -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install launchbound[ray]")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     with pytest.raises(RuntimeError, match=r"this command is 0\.0\.1.*install the same on both"):
         sweep_on_node(PLAN, OPTIONS, f"0.0.1 {installed_code()}")
 
