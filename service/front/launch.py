@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from service.parent_death import owned
 
@@ -58,7 +59,7 @@ def launched(
                 start_new_session=True,
             )
         )
-        stack.callback(_end, process)
+        stack.callback(end, process)
         try:
             yield _url(process, log)
         except lost as error:
@@ -85,7 +86,8 @@ def last_log_line(log: Path) -> str:
     return of_engine[-1] if of_engine else last["message"] if last else lines[-1]
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
+    """Terminate it, and kill it where it has not ended within STOP_SECONDS."""
     process.terminate()
     try:
         process.wait(STOP_SECONDS)

@@ -77,13 +77,14 @@ class Section(NamedTuple):
     timed: bool = True
 
 
-def _own(name: str, seconds: float, about: str, *arguments: str, timed: bool = True) -> Section:
-    command = "-m", "service.proof.gpu_sections", *(arguments or (name,))
+def _own(name: str, seconds: float, about: str, arguments: str = "", timed: bool = True) -> Section:
+    command = "-m", "service.proof.gpu_sections", *(arguments or name).split()
     return Section(name, seconds, about, command, timed=timed)
 
 
-def _verb(name: str, seconds: float, about: str, *arguments: str) -> Section:
-    return Section(name, seconds, about, ("launchbound.py", *arguments, "--device", "cuda"), records=False)
+def _verb(name: str, seconds: float, about: str, arguments: str, *others: str) -> Section:
+    command = "launchbound.py", *arguments.split(), *others, "--device", "cuda"
+    return Section(name, seconds, about, command, records=False)
 
 
 def parts(folder: str) -> dict[int, tuple[Section, ...]]:
@@ -92,34 +93,33 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
     1: all that decides whether the CUDA path works; first results are on disk within a minute. 2: larger
     models. 3, into `folder`: the selftest's rows for CUDA, and a sweep. 4: modes that tune. 5: the studies.
     """
-    timeline = ("--timeline", "--mode", "eager", "--against", "reduce-overhead")
-    selftest = ("selftest", "--only", "cuda,instrumentation", "--out", f"{folder}/selftest")
+    timeline = "anatomy --timeline --mode eager --against reduce-overhead --json"
+    selftest = "selftest --only cuda,instrumentation --out"
     # Packages are tuned for minutes on a GPU.
-    modes = ",".join(default_modes())
-    sweep = ("sweep", "--preset", "quick", "--modes", modes, "--out", f"{folder}/sweep")
+    sweep = f"sweep --preset quick --modes {','.join(default_modes())} --out"
     return {
         1: (
             _own("device", 25, "versions, clocks, copy bandwidth"),
             _own("profiler", 55, "kernels by id, by window and by queued replays"),
-            _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder", "bfloat16"),
-            _own("float32", 85, "parity in float32", "ladder", "float32", timed=False),
+            _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder bfloat16"),
+            _own("float32", 85, "parity in float32", "ladder float32", timed=False),
             _own("tests", 235, "tests/gpu", timed=False),
         ),
         2: (
-            _own("small", 130, "a served token of small, batch 1", "sizes", "small", "1"),
-            _own("base", 130, "a served token of base, batch 1", "sizes", "base", "1"),
-            _own("batches", 190, "a served token of small, batch 8 and 64", "sizes", "small", "8,64"),
+            _own("small", 130, "a served token of small, batch 1", "sizes small 1"),
+            _own("base", 130, "a served token of base, batch 1", "sizes base 1"),
+            _own("batches", 190, "a served token of small, batch 8 and 64", "sizes small 8,64"),
         ),
         3: (
-            _verb("selftest", 130, "the selftest's rows for CUDA", *selftest),
-            _verb("sweep", 350, "the quick sweep", *sweep),
+            _verb("selftest", 130, "the selftest's rows for CUDA", selftest, f"{folder}/selftest"),
+            _verb("sweep", 350, "the quick sweep", sweep, f"{folder}/sweep"),
         ),
         4: (_own("tuned", MOST_SECONDS, "parity of max-autotune and aot-inductor"),),
         5: (
-            _verb("timeline", 60, "eager's step over reduce-overhead's", "anatomy", *timeline, "--json"),
-            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", "--json"),
-            _verb("budget", 90, "dispatch and kernels by batch", "anatomy", "--budget", "--json"),
-            _verb("kernels", 60, "kernels of a step", "anatomy", "--mode", "reduce-overhead", "--json"),
+            _verb("timeline", 60, "eager's step over reduce-overhead's", timeline),
+            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy --layers --json"),
+            _verb("budget", 90, "dispatch and kernels by batch", "anatomy --budget --json"),
+            _verb("kernels", 60, "kernels of a step", "anatomy --mode reduce-overhead --json"),
         ),
     }
 
@@ -223,10 +223,9 @@ def groups(sections: Sequence[Section]) -> list[list[Section]]:
     """What runs at a time: a section that is timed alone, those in a row that are not together."""
     found: list[list[Section]] = []
     for section in sections:
-        if found and not section.timed and not found[-1][-1].timed:
-            found[-1].append(section)
-        else:
-            found.append([section])
+        if not found or section.timed or found[-1][-1].timed:
+            found.append([])
+        found[-1].append(section)
     return found
 
 
@@ -257,18 +256,19 @@ def run_group(
 ) -> list[Ended]:
     """Run the sections of `group` beside each other, each for at most its limit in seconds."""
     running: list[_Running] = []
+    ended: dict[str, Ended] = {}
     try:
         running += (_start(section, folder, environment) for section in group)
-        took: dict[int, float] = {}
-        while len(took) < len(running):
-            for place, (one, limit) in enumerate(zip(running, limits, strict=True)):
-                if place not in took and (one.child.poll() is not None or one.seconds >= limit):
-                    took[place] = one.seconds
+        while len(ended) < len(running):
+            for one, limit in zip(running, limits, strict=True):
+                over = one.child.poll() is not None or monotonic() - one.began >= limit
+                if over and one.section.name not in ended:
+                    ended[one.section.name] = _finish(one, grace_seconds)
             time.sleep(POLL_SECONDS)
-        return [_finish(one, took[place], grace_seconds) for place, one in enumerate(running)]
     finally:
         for one in running:
             _end_session(one.child, grace_seconds)
+    return [ended[section.name] for section in group]
 
 
 class _Running(NamedTuple):
@@ -276,10 +276,6 @@ class _Running(NamedTuple):
     child: subprocess.Popen[bytes]
     files: Mapping[str, Path]
     began: float
-
-    @property
-    def seconds(self) -> float:
-        return monotonic() - self.began
 
 
 def _start(section: Section, folder: Path, environment: Mapping[str, str]) -> _Running:
@@ -301,25 +297,27 @@ def _start(section: Section, folder: Path, environment: Mapping[str, str]) -> _R
     return _Running(section, child, files, began)
 
 
-def _finish(running: _Running, seconds: float, grace_seconds: float) -> Ended:
-    """End what is left of a section that ran for `seconds`, and say how it ended."""
-    section, child, files, _ = running
-    timed_out = child.poll() is None
+def _finish(running: _Running, grace_seconds: float) -> Ended:
+    """End what is left of a section, and say how it ended."""
+    section, child, files, began = running
+    seconds, timed_out = monotonic() - began, child.poll() is None
     _end_session(child, grace_seconds)
-    lines = [line.strip() for line in files["log"].read_text(errors="replace").splitlines() if line.strip()]
-    last = f": {lines[-1][:DETAIL_CHARACTERS]}" if lines else ""
     rows, code = len(read_records(files["jsonl"])), child.returncode
+    how: Literal["failed", "killed", "timed out"] = "failed"
     if timed_out or code is None:
         lives = "; it could not be killed" if code is None else ""
-        detail = f"still running after {seconds:.0f} s{lives}{last}"
-        return Ended(section.name, "timed out", detail, seconds, rows)
-    if code < 0:
-        return Ended(section.name, "killed", f"by {signal.Signals(-code).name}{last}", seconds, rows)
-    if code:
-        return Ended(section.name, "failed", f"exit code {code}{last}", seconds, rows)
-    if section.records and not rows:
-        return Ended(section.name, "failed", "ended well, but wrote no row", seconds, rows)
-    return Ended(section.name, "done", "", seconds, rows)
+        how, detail = "timed out", f"still running after {seconds:.0f} s{lives}"
+    elif code < 0:
+        how, detail = "killed", f"by {signal.Signals(-code).name}"
+    elif code:
+        detail = f"exit code {code}"
+    elif section.records and not rows:
+        detail = "ended well, but wrote no row"
+    else:
+        return Ended(section.name, "done", "", seconds, rows)
+    lines = [line.strip() for line in files["log"].read_text(errors="replace").splitlines() if line.strip()]
+    last = f": {lines[-1][:DETAIL_CHARACTERS]}" if lines else ""
+    return Ended(section.name, how, detail + last, seconds, rows)
 
 
 def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
@@ -347,17 +345,15 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
     records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in checked.ended}
     cells = cells_of(records.get("ladder", []))
     sizes = [size for found in records.values() for size in sizes_of(found)]
-    if cells:
-        records["ladder"] = [*records["ladder"], *cells]
     goals: list[Goal] = []
     if part == 1:
-        goals = goals_of(records, checked.started)
+        goals = goals_of({**records, "ladder": [*records.get("ladder", []), *cells]}, checked.started)
     elif part == 2 and records.keys() & {"small", "base"}:
         goals = size_goals(sizes)
     tables = {"cells": cells, "sizes": sizes, "sections": checked.ended, "goals": goals}
-    for title, found_here in tables.items():
-        if found_here:
-            console.print(records_table(title, msgspec.to_builtins(found_here)))
+    for title, rows in tables.items():
+        if rows:
+            console.print(records_table(title, msgspec.to_builtins(rows)))
     if checked.unwatched:
         console.print(f"clocks, power and throttling are unknown: {checked.unwatched}", markup=False)
     passed = all(one.how == "done" for one in checked.ended) and all(goal.holds for goal in goals)
@@ -368,10 +364,7 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
         "compile_cache": "cold" if checked.cold else "warm",
         **git_state(),
         "passed": passed,
-        "sections": checked.ended,
-        "goals": goals,
-        "cells": cells,
-        "sizes": sizes,
+        **tables,
         "clocks": {one.name: clocks_summary(folder / f"{one.name}.clocks.csv") for one in checked.ended},
         "no_clocks": checked.unwatched,
     }

@@ -20,9 +20,8 @@ import msgspec
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from service.measure.rounds import Log, in_rounds
-from service.proof.bare_route import bare_route
 from service.proof.rows import Check, NotMeasurableError, Property, Row, count_row, difference_of_shares
-from service.proof.running_service import NEW_TOKENS, Connection, RunningService, bare_engine
+from service.proof.running_service import NEW_TOKENS, Connection, RunningService, bare_engine, bare_route
 from service.records import PHASES, Phase
 from service.statistics.choice import Comparison, compare
 from service.statistics.intervals import median_interval
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
     from service.proof.requests import SampledRequests
 
 Timings = dict[str, Any]
-
-
-def _walls(timings: Timings) -> float:
-    return float(sum(timings[phase]["wall_seconds"] for phase in PHASES))
 
 
 # The parts of a request: none is negative, and `other`, which closes the sum, is that of its pieces.
@@ -66,20 +61,12 @@ def measure_parts(service: RunningService, log: Log) -> dict[tuple[str, str], li
 
 def judge_parts(found: Mapping[tuple[str, str], list[Any]]) -> list[Row]:
     modes = list(dict.fromkeys(mode for mode, _ in found))
-    everything = [timings for mode in modes for timings in found[mode, "request"]]
-    pieces = [_pieces(mode, found[mode, "request"], found[mode, "engine"]) for mode in modes]
-    return [_smallest_part(everything), *pieces]
-
-
-def _smallest_part(requests: list[Timings]) -> Row:
-    seconds, name = min(
-        (timings[name], name)
-        for timings in requests
-        for name in (*PARTS, *PIECES)
-        if timings.get(name) is not None
-    )
+    requests = [timings for mode in modes for timings in found[mode, "request"]]
+    parts = [(timings.get(name), name) for timings in requests for name in (*PARTS, *PIECES)]
+    seconds, name = min((seconds, name) for seconds, name in parts if seconds is not None)
     note = f"smallest of {len(requests)} requests: {name} {seconds * 1e6:.0f} µs"
-    return SMALLEST.exactly(seconds >= 0, seconds, "", note)
+    pieces = [_pieces(mode, found[mode, "request"], found[mode, "engine"]) for mode in modes]
+    return [SMALLEST.exactly(seconds, "", note), *pieces]
 
 
 def _pieces(mode: str, requests: list[Timings], engine: list[float]) -> Row:
@@ -121,10 +108,14 @@ def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
             for number in range(ADDED_UNCOUNTED + ADDED_ROUNDS):
                 log(f"round {number + 1} of {ADDED_UNCOUNTED + ADDED_ROUNDS}")
                 pairs = [(served.generate(mode), bare.generate(mode)) for _ in range(ADDED_REQUESTS)]
-                added = [float(timings["latency_seconds"] - _walls(timings)) for timings, _ in pairs]
-                found["service"].append(median(added))
+                found["service"].append(median(map(_added_seconds, [timings for timings, _ in pairs])))
                 found["bare"].append(median(float(timings["latency_seconds"]) for _, timings in pairs))
     return {variant: seconds[ADDED_UNCOUNTED:] for variant, seconds in found.items()}
+
+
+def _added_seconds(timings: Timings) -> float:
+    walls = sum(timings[phase]["wall_seconds"] for phase in PHASES)
+    return float(timings["latency_seconds"] - walls)
 
 
 def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
@@ -279,10 +270,11 @@ def _answered(service: RunningService, kind: Kind, mode: str) -> Share:
 
     # A connection of their own: the service closes one that idles while this process runs steps.
     with service.connection() as connection:
+        ask = partial(connection.generate, mode, kind.new_tokens, sample=kind.sample)
         until = perf_counter() + kind.seconds
-        timings = connection.generate(mode, kind.new_tokens, sample=kind.sample)
+        timings = ask()
         while perf_counter() < until:
-            timings = connection.generate(mode, kind.new_tokens, sample=kind.sample)
+            timings = ask()
     phase: Mapping[str, Any] = timings[kind.phase]
     if kind.name != "traffic" and phase["samples_of"] != "request":
         expected = phase["wall_seconds"] * SAMPLES_PER_SECOND

@@ -63,9 +63,9 @@ class Property:
         """As `within`, of the median ratio of two variants, `above` over `below`, by round."""
         return self.within(paired_median_ratio(above, below), of, note)
 
-    def exactly(self, holds: bool, value: float, of: str = "", note: str = "") -> Row:
-        """A row without an interval: it holds for every observation, or it does not."""
-        return self.row("pass" if holds else "fail", Interval(value, value, value, 1), of, note)
+    def exactly(self, value: float, of: str = "", note: str = "") -> Row:
+        """As `within`, of a value without an interval: it lies in the bound for every observation, or not."""
+        return self.within(Interval(value, value, value, 1), of, note)
 
     def not_measurable(self, why: str, of: str = "") -> Row:
         """A row without a number; `why` is its note."""

@@ -68,7 +68,7 @@ def test_a_failure_of_disturbed_runs_alone_is_undecided_and_a_pass_stands() -> N
     def judged(found: dict[str, list[float]]) -> list[Row]:
         claimed = Property("a row", "b", most=1)
         rows = [claimed.within(Interval(2.5, 2, 3, 8), ": bad"), claimed.within(Interval(0.5, 0, 1, 8))]
-        return [*rows, claimed.exactly(False, 1.0, ": sure")]
+        return [*rows, claimed.exactly(2.0, ": sure")]
 
     rows = run(check_of(OUTSIDE, OUTSIDE, judged=judged), BusyCore(0.2, 0.2))
     assert [(row.verdict, row.runs) for row in rows] == [("undecided", 2), ("pass", 1), ("fail", 1)]
