@@ -135,10 +135,8 @@ def session_fields(events: list[Event]) -> dict[str, object]:
 
 def _span_seconds(kernels: list[Event]) -> float | None:
     """From the first kernel's begin to the last one's end, gaps included; None without kernels."""
-    if not kernels:
-        return None
-    ends = (kernel["ts"] + kernel["dur"] for kernel in kernels)
-    return float(max(ends) - min(kernel["ts"] for kernel in kernels)) / 1e6
+    begin = min((kernel["ts"] for kernel in kernels), default=None)
+    return None if begin is None else max(one["ts"] + one["dur"] - begin for one in kernels) / 1e6
 
 
 def _metered(case: Case, which: str) -> float:
@@ -170,9 +168,8 @@ CAPTURED = "cuda-graph", "compiled-captured"
 TUNED = "max-autotune", "aot-inductor"
 
 
-def ladder_modes() -> list[str]:
-    """The default ones, and the captured ones: with them fusion and launches are told apart."""
-    return named_modes([*default_modes(), *CAPTURED])
+LADDER_MODES = named_modes([*default_modes(), *CAPTURED])
+"""With the captured ones, fusion and launches are told apart."""
 
 
 def ladder(records: Records, dtype: str) -> None:
@@ -182,7 +179,7 @@ def ladder(records: Records, dtype: str) -> None:
     timed = dtype == "bfloat16"
     batches = LADDER_BATCHES if timed else [LADDER_BATCHES[1]]
     rounds = range(PROFILED_ROUND + 1) if timed else range(0)
-    serve(records, _settings(ladder_modes(), batches, dtype=dtype), rounds)
+    serve(records, _settings(LADDER_MODES, batches, dtype=dtype), rounds)
 
 
 def tuned(records: Records) -> None:
@@ -284,14 +281,13 @@ SIZES_ROUNDS = 6
 KERNELS_KEPT = 12
 
 
-def sizes_modes() -> list[str]:
-    """Those that replay a graph, and what they are without one."""
-    return named_modes([GRAPHS, *CAPTURED, "inference_mode"])
+SIZES_MODES = named_modes([GRAPHS, *CAPTURED, "inference_mode"])
+"""Those that replay a graph, and what they are without one."""
 
 
 def sizes(records: Records, model: str, batches: str) -> None:
     """Serve `model` at `batches`, as '8,64', unprofiled; then a record of each mode's kernels per step."""
-    settings = _settings(sizes_modes(), [int(batch) for batch in batches.split(",")], model=model)
+    settings = _settings(SIZES_MODES, [int(batch) for batch in batches.split(",")], model=model)
     engine = serve(records, settings, range(SIZES_ROUNDS))
     for (mode, ready), batch in product(engine.parts.warmup.ready().items(), settings.batch_sizes):
         kernels = _kernels(engine.parts.buffers[batch], ready.steps["decode", batch])

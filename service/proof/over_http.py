@@ -228,12 +228,9 @@ class Share(NamedTuple):
     samples: int
 
 
-ServedVariant = tuple[Kind, str, str]
-"""Kind, mode, and `service` or `process`."""
-
-
-def measure_served(service: RunningService, log: Log) -> dict[ServedVariant, list[Share]]:
-    """Shares by round; of traffic only the last answer's, which rests on what all before it left.
+def measure_served(service: RunningService, log: Log) -> dict[tuple[Kind, str, str], list[Share]]:
+    """Shares by round, of the `service` and of this `process`; of the service's traffic the last answer's alone,
+    which rests on what all before it left.
 
     Raises NotMeasurableError where the service does not sample, or too few samples fall into a request.
     """
@@ -248,9 +245,9 @@ def measure_served(service: RunningService, log: Log) -> dict[ServedVariant, lis
     log("building steps in this process")
     alone = msgspec.structs.replace(service.settings.engine_settings(""), batch_sizes=[BUCKET])
     requests = SampledRequests(alone, service.cpus, modes)
-    found: dict[ServedVariant, list[Share]] = {}
+    found: dict[tuple[Kind, str, str], list[Share]] = {}
     for kind in KINDS:
-        variants: dict[ServedVariant, Callable[[], Share]] = {}
+        variants: dict[tuple[Kind, str, str], Callable[[], Share]] = {}
         for mode in modes:
             variants[kind, mode, "service"] = partial(_answered, service, kind, mode)
             variants[kind, mode, "process"] = partial(_here, requests, kind, mode)
@@ -294,20 +291,19 @@ def _here(requests: SampledRequests, kind: Kind, mode: str) -> Share:
     return Share(counts.kernel / max(samples, 1), samples)
 
 
-def judge_served(found: Mapping[ServedVariant, list[Share]]) -> list[Row]:
+def judge_served(found: Mapping[tuple[Kind, str, str], list[Share]]) -> list[Row]:
     """Per kind and mode, the difference of the shares, all rounds together."""
     rows = []
     for kind, mode in dict.fromkeys((kind, mode) for kind, mode, _ in found):
         served, own = found[kind, mode, "service"], found[kind, mode, "process"]
-        (count, total), (other, others) = (_together(shares) for shares in (served, own))
+        (count, total), (other, others) = (
+            (sum(share.kernel * share.samples for share in shares), sum(share.samples for share in shares))
+            for shares in (served, own)
+        )
         name = f": {kind.name}, {mode}, {kind.phase}, batch {BUCKET}"
         note = f"{count / total:.3f} of {total:,} samples, {other / others:.3f} of {others:,} in process"
         rows.append(ALIKE.within(difference_of_shares(count, total, other, others), name, note))
     return rows
-
-
-def _together(shares: list[Share]) -> tuple[float, int]:
-    return sum(share.kernel * share.samples for share in shares), sum(share.samples for share in shares)
 
 
 CHECKS: dict[str, Check] = {

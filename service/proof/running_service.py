@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from itertools import count
@@ -218,11 +218,18 @@ class BareEngine:
         raise RuntimeError(f"the engine did not answer within {seconds:.0f} s")
 
 
+def _accepted(listener: socket.socket) -> FrameStream:
+    listener.settimeout(CONNECT_SECONDS)
+    with suppress(TimeoutError):
+        if stream := accept(listener):
+            return stream
+    raise RuntimeError(f"the engine did not connect within {CONNECT_SECONDS:.0f} s")
+
+
 @contextmanager
 def bare_engine(service: RunningService, log: Log) -> Iterator[BareEngine]:
     """Start an engine of the service's settings on its cores, at batch 1, fully instrumented, until the
-    block ends. Its output goes to `engine.log`. Raises RuntimeError, EOFError or TimeoutError where it does
-    not become warm.
+    block ends. Its output goes to `engine.log`. Raises RuntimeError or EOFError where it is not warm in time.
     """
 
     def is_warm(message: ToFront) -> bool:
@@ -239,16 +246,12 @@ def bare_engine(service: RunningService, log: Log) -> Iterator[BareEngine]:
     argument = msgspec.json.encode(settings).decode()
     command = owned([sys.executable, "-m", "service.engine.process", argument])
     with listen(settings.address) as listener, (service.folder / "engine.log").open("ab") as written:
-        listener.settimeout(CONNECT_SECONDS)
         with children_on(os.sched_getaffinity(0).union(service.cpus)):
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=written, stderr=written, start_new_session=True
             )
         try:
-            stream = accept(listener)
-            if stream is None:
-                raise RuntimeError("another user has connected in place of the engine")
-            with closing(stream):
+            with closing(_accepted(listener)) as stream:
                 engine = BareEngine(stream)
                 engine.first(is_warm, WARM_SECONDS)
                 yield engine

@@ -149,16 +149,14 @@ before, so its handler is as cold and costs the same, and what they cost togethe
 """
 COST = Property("steps sampled in the background / unsampled", "≤ 1.01", most=1.01)
 
-BackgroundVariant = tuple[str, str]
-"""Mode, and `sampled` or `unsampled`."""
 
+def measure_background(bench: Bench, log: Log) -> dict[tuple[str, str], list[float]]:
+    """CPU seconds per decode step at batch 1, `sampled` and `unsampled`, in blocks that take turns.
 
-def measure_background(bench: Bench, log: Log) -> dict[BackgroundVariant, list[float]]:
-    """CPU seconds per decode step at batch 1, in blocks that take turns. Raises NotMeasurableError as
-    `sampler_of`.
+    Raises NotMeasurableError as `sampler_of`.
     """
     sampler = sampler_of(bench)
-    variants: dict[BackgroundVariant, Callable[[], float]] = {}
+    variants: dict[tuple[str, str], Callable[[], float]] = {}
     for mode in (mode for mode in MODES if mode in bench.modes):
         log(f"{mode}, building")
         case = bench.case(mode, 1)
@@ -183,7 +181,7 @@ def _block_seconds(case: Case) -> float:
     return taken / steps / 1e9
 
 
-def judge_background(found: Mapping[BackgroundVariant, list[float]]) -> list[Row]:
+def judge_background(found: Mapping[tuple[str, str], list[float]]) -> list[Row]:
     """Per mode, paired by round: of what the faster samples cost, the background's share."""
     rows = []
     for mode in dict.fromkeys(mode for mode, _ in found):
