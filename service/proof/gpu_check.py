@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -37,16 +36,8 @@ from loadtests.run.machine import clocks_query, clocks_summary, watched
 from service.anatomy.show import records_table
 from service.modes import default_modes
 from service.parent_death import owned
-from service.proof.gpu_goals import (
-    MOST_SECONDS,
-    PATH_VARIABLE,
-    Goal,
-    cells_of,
-    goals_of,
-    read_records,
-    size_goals,
-    sizes_of,
-)
+from service.proof import gpu_goals
+from service.proof.gpu_goals import MOST_SECONDS, Goal, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMAT_VERSION = 4
@@ -126,7 +117,13 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
 
 def main(arguments: list[str]) -> int:
     """Check, write and print; the exit code: 0 good, 1 something failed or cannot be checked, 2 bad input."""
-    options = _options(arguments)
+    parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
+    about = "2: larger models; 3: selftest, sweep; 4: modes that tune; 5: studies"
+    parser.add_argument("--part", type=int, choices=range(1, 6), default=1, help=about)
+    parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
+    about = "of all sections together; those that find no time are not begun"
+    parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help=about)
+    options = parser.parse_args(arguments)
     import torch
 
     if not torch.cuda.is_available():
@@ -149,16 +146,6 @@ def main(arguments: list[str]) -> int:
     )
     judged = None if options.part == 1 and options.only else options.part
     return conclude(checked, folder, judged, Console(width=150))
-
-
-def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
-    about = "2: larger models; 3: selftest, sweep; 4: modes that tune; 5: studies"
-    parser.add_argument("--part", type=int, choices=range(1, 6), default=1, help=about)
-    parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
-    about = "of all sections together; those that find no time are not begun"
-    parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help=about)
-    return parser.parse_args(arguments)
 
 
 def end(number: int, frame: FrameType | None) -> None:
@@ -198,7 +185,10 @@ def run_sections(
     """Run `sections` into `folder` within `total_seconds`, each whatever became of those before it."""
     started, until = time.time(), monotonic() + total_seconds
     cold = not cache.exists() or not any(cache.iterdir())
-    environment = _environment(cache)
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own = cache.resolve()
+    compiled = {"TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"), "CUDA_CACHE_PATH": str(own / "cuda")}
+    environment = {**os.environ, **compiled, "LAUNCHBOUND_CACHE_FOLDER": str(own), "PYTHONUNBUFFERED": "1"}
     command, unwatched = clocks_query()
     ended = []
     for group in groups(sections):
@@ -233,18 +223,6 @@ def limits_seconds(group: Sequence[Section], later: Sequence[Section], left_seco
     """How long each of `group` may run: its limit, and what is left that no later one is to have."""
     spare = left_seconds - sum(max(one.seconds for one in other) for other in groups(later))
     return [min(left_seconds, max(section.seconds, spare)) for section in group]
-
-
-def _environment(cache: Path) -> Mapping[str, str]:
-    """This environment, with everything that is compiled or traced below `cache`."""
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return {
-        **os.environ,
-        "LAUNCHBOUND_CACHE_FOLDER": str(cache.resolve()),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache.resolve() / "inductor"),
-        "CUDA_CACHE_PATH": str(cache.resolve() / "cuda"),
-        "PYTHONUNBUFFERED": "1",
-    }
 
 
 def run_group(
@@ -291,7 +269,7 @@ def _start(section: Section, folder: Path, environment: Mapping[str, str]) -> _R
             stdout=out,
             stderr=log,
             cwd=ROOT,
-            env={**environment, PATH_VARIABLE: str(files["jsonl"].resolve())},
+            env={**environment, gpu_goals.PATH_VARIABLE: str(files["jsonl"].resolve())},
             start_new_session=True,
         )
     return _Running(section, child, files, began)
@@ -338,18 +316,19 @@ def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
 
 
 def conclude(checked: Checked, folder: Path, part: int | None, console: Console) -> int:
-    """Print the tables, write the summary and the archive; the exit code.
+    """Print the tables, write the summary; the exit code.
 
     0 where every section ended well and every deciding goal of `part` is met, else 1. None: none is judged.
     """
     records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in checked.ended}
-    cells = cells_of(records.get("ladder", []))
-    sizes = [size for found in records.values() for size in sizes_of(found)]
+    cells = gpu_goals.cells_of(records.get("ladder", []))
+    sizes = [size for found in records.values() for size in gpu_goals.sizes_of(found)]
     goals: list[Goal] = []
     if part == 1:
-        goals = goals_of({**records, "ladder": [*records.get("ladder", []), *cells]}, checked.started)
+        with_cells = {**records, "ladder": [*records.get("ladder", []), *cells]}
+        goals = gpu_goals.goals_of(with_cells, checked.started)
     elif part == 2 and records.keys() & {"small", "base"}:
-        goals = size_goals(sizes)
+        goals = gpu_goals.size_goals(sizes)
     tables = {"cells": cells, "sizes": sizes, "sections": checked.ended, "goals": goals}
     for title, rows in tables.items():
         if rows:
@@ -369,10 +348,7 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
         "no_clocks": checked.unwatched,
     }
     (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
-    archive = folder.with_name(f"{folder.name}.tar.gz")
-    with tarfile.open(archive, "w:gz") as file:
-        file.add(folder, arcname=folder.name)
-    console.print(f"results in {folder}, all of them in {archive}", soft_wrap=True, markup=False)
+    console.print(f"results in {folder}", soft_wrap=True, markup=False)
     return 0 if passed else 1
 
 

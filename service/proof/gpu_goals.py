@@ -354,11 +354,7 @@ def _instrumentation(found: Record | None) -> Goal:
 
 # Sizes: served tokens of larger models. Goals that are of one kind of GPU, and only inform
 
-SPECIFIED = {
-    "NVIDIA H100 80GB HBM3": 3.35e12,
-    "NVIDIA H200": 4.8e12,
-    "NVIDIA A100-SXM4-80GB": 2.039e12,
-}
+SPECIFIED = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12, "NVIDIA A100-SXM4-80GB": 2.039e12}
 """Bytes per second of a card's memory by the vendor's data sheet, by the name that torch has for it."""
 
 MOST_DEVICE_SECONDS, MOST_WALL_SECONDS = 0.30e-3, 0.34e-3

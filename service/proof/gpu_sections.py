@@ -30,6 +30,7 @@ from service.measure.step_costs import STEPS, table_of
 from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
 from service.records import EngineSettings, EngineStatus, Job, ModeStatus, Outcome, ToFront
+from service.step import trace
 from service.step.buffers import DECODE_POSITION, Buffers, measured_arguments, set_positions
 from service.step.callables import Step
 from service.step.device_time import CudaQueue, queued_time
@@ -37,16 +38,7 @@ from service.step.meters import Readings, new_meter
 from service.step.process_state import prepare_process
 from service.step.profiling import record_steps
 from service.step.roofs import memory_bandwidth
-from service.step.trace import (
-    GRAPH_LAUNCH_CALLS,
-    LAUNCH_CALLS,
-    RUNTIME,
-    Event,
-    busy_microseconds,
-    complete_events,
-    match_work,
-    step_marks,
-)
+from service.step.trace import Event, complete_events, match_work, step_marks
 
 
 def _settings(
@@ -114,22 +106,22 @@ def profiler(records: Records) -> None:
     for session in range(1, SESSIONS + 1):
         events = record_steps(bench.device, case.call, PROFILED_STEPS)
         records.write("session", session=session, **session_fields(events))
-        trace = records.path.parent / f"profiler-session-{session}.trace.json.gz"
-        trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+        path = records.path.parent / f"profiler-session-{session}.trace.json.gz"
+        path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
 
 
 def session_fields(events: list[Event]) -> dict[str, object]:
     """Kernels, busy and span seconds of each step, found by its window; launch calls over all steps."""
     complete = complete_events(events)
     works = match_work(complete, step_marks(complete), "window")
-    names = [event["name"] for event in complete if event.get("cat") in RUNTIME]
+    names = [event["name"] for event in complete if event.get("cat") in trace.RUNTIME]
     return {
         "kernels_by_window": [len(work.kernels) or None for work in works],
-        "busy_seconds_by_window": [busy_microseconds(work.kernels) / 1e6 or None for work in works],
+        "busy_seconds_by_window": [trace.busy_microseconds(work.kernels) / 1e6 or None for work in works],
         "span_seconds_by_window": [_span_seconds(work.kernels) for work in works],
         "unknown_by_window": [work.unknown for work in works],
-        "launches": sum(name in LAUNCH_CALLS for name in names),
-        "graph_launches": sum(name in GRAPH_LAUNCH_CALLS for name in names),
+        "launches": sum(name in trace.LAUNCH_CALLS for name in names),
+        "graph_launches": sum(name in trace.GRAPH_LAUNCH_CALLS for name in names),
     }
 
 

@@ -229,7 +229,7 @@ class Share(NamedTuple):
 
 
 def measure_served(service: RunningService, log: Log) -> dict[tuple[Kind, str, str], list[Share]]:
-    """Shares by round, of the `service` and of this `process`; of the service's traffic the last answer's alone,
+    """Shares by round, of the `service` and of this `process`; of the service's traffic only the last answer,
     which rests on what all before it left.
 
     Raises NotMeasurableError where the service does not sample, or too few samples fall into a request.
