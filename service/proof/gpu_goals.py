@@ -119,9 +119,9 @@ def _outcome(record: Record) -> Outcome | None:
 def _cell(outcomes: Sequence[Outcome], eager: Rounds) -> Record:
     timed, newest = _timed(outcomes), outcomes[-1]
     profiles = [phase for one in outcomes for phase in one.profile or () if phase.phase == "decode"]
-    both = sorted(timed.keys() & eager.keys())
-    periods = ([rounds[number]["step_seconds"] for number in both] for rounds in (eager, timed))
-    speedup = paired_ratio(*periods) if both else None
+    both = ((eager[n]["step_seconds"], timed[n]["step_seconds"]) for n in sorted(timed.keys() & eager.keys()))
+    pairs = [(baseline, own) for baseline, own in both if baseline and own]
+    speedup = paired_ratio([one for one, _ in pairs], [own for _, own in pairs]) if pairs else None
     known = speedup if speedup and speedup.samples > 1 else None
     return {
         "kind": "cell",

@@ -236,13 +236,8 @@ def new_report(
     """
     git, named = git_state(), tally(rows, finished)
     reasons = why_incomplete(settings, facts, git, named["not_run"])
-    known = {
-        "cpu": "unknown",
-        "device": "unknown",
-        "torch": "unknown",
-        "threads": 0,
-        "dtype": "unknown",
-    } | facts
+    unknown = dict.fromkeys(("cpu", "device", "torch", "dtype"), "unknown")
+    known: dict[str, str | int] = {**unknown, "threads": 0, **facts}
     return {
         "format_version": FORMAT_VERSION,
         "commit": git["commit"],

@@ -212,7 +212,7 @@ class BareEngine:
         until = monotonic() + seconds
         while monotonic() < until:
             arrived = self._stream.receive() if self._stream.wait(POLL_SECONDS * 1e3) else []
-            found = next(filter(wanted, map(_decode, arrived)), None)
+            found: ToFront | None = next(filter(wanted, map(_decode, arrived)), None)
             if found is not None:
                 return found
         raise RuntimeError(f"the engine did not answer within {seconds:.0f} s")
