@@ -6,7 +6,6 @@ They send their requests from a process without torch, except the last check, wh
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -104,7 +103,7 @@ def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"service": [], "bare": []}
     with service.connection() as served:
         answer, _ = served.answer(mode)
-        with bare_route(answer) as url, closing(Connection(url)) as bare:
+        with bare_route(answer, service.folder) as url, closing(Connection(url)) as bare:
             for number in range(ADDED_UNCOUNTED + ADDED_ROUNDS):
                 log(f"round {number + 1} of {ADDED_UNCOUNTED + ADDED_ROUNDS}")
                 pairs = [(served.generate(mode), bare.generate(mode)) for _ in range(ADDED_REQUESTS)]
@@ -235,10 +234,8 @@ def measure_served(service: RunningService, log: Log) -> dict[tuple[Kind, str, s
     Raises NotMeasurableError where the service does not sample, or too few samples fall into a request.
     """
     modes = [mode for mode in SERVED_MODES if mode in service.modes]
-    with service.connection() as connection:
-        why = json.loads(connection.get("/v1/modes")[1])["engine"]["no_samples"]
-    if why:
-        raise NotMeasurableError(why)
+    if service.no_samples:
+        raise NotMeasurableError(service.no_samples)
     # Only now: the other checks over HTTP send their requests from a process without torch.
     from service.proof.requests import SampledRequests
 

@@ -31,7 +31,7 @@ from loadtests.run.machine import off_cores
 from loadtests.run.target import Target, Unreachable, await_modes
 from service.engine.inbox import local_job
 from service.frames import FrameStream, accept, listen
-from service.front.launch import SERVING, LaunchError, end, launched
+from service.front.launch import SERVING, end, launched
 from service.front.settings import Settings
 from service.machine import children_on
 from service.measure.rounds import Log
@@ -54,11 +54,6 @@ class Connection:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._http = HTTPConnection(parts.hostname or "", parts.port, timeout=60)
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        self._http.request("GET", path)
-        response = self._http.getresponse()
-        return response.status, response.read()
 
     def generate(self, mode: str, new_tokens: int = NEW_TOKENS, sample: bool = False) -> dict[str, Any]:
         """The timings of one request, with the client's own `latency_seconds`. Raises RuntimeError."""
@@ -85,12 +80,16 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class RunningService:
-    """A warm service of `settings`; `cpus` are its engine's cores, `folder` keeps its log."""
+    """A warm service of `settings`; `cpus` are its engine's cores, `folder` keeps its log.
+
+    `no_samples`: why its requests are not sampled; None where they are.
+    """
 
     url: str
     settings: Settings
     cpus: list[int]
     folder: Path
+    no_samples: str | None
 
     @property
     def modes(self) -> list[str]:
@@ -119,12 +118,15 @@ def running_service(settings: Settings, folder: Path, log: Log) -> Iterator[Runn
     flags = [f"--{name}={value}" for name, value in given.items() if value]
     with launched(flags, folder / "service.log", environment, lost=(ConnectionError, Unreachable)) as url:
         ready = await_modes(Target(url), settings.modes, log, WITHOUT_PROGRESS_SECONDS, settled=True)
-        cpus = ready["engine"]["cpus"]
-        with off_cores(cpus):
-            yield RunningService(url, settings, cpus, folder)
+        engine = ready["engine"]
+        with off_cores(engine["cpus"]):
+            yield RunningService(url, settings, engine["cpus"], folder, engine["no_samples"])
 
 
 # A bare route, in a process of its own
+
+
+ANSWER_VARIABLE = "BARE_ROUTE_ANSWER"
 
 
 class Generation(BaseModel):
@@ -134,34 +136,24 @@ class Generation(BaseModel):
 
 
 @contextmanager
-def bare_route(answer: bytes) -> Iterator[str]:
+def bare_route(answer: bytes, folder: Path) -> Iterator[str]:
     """Run it on this process's cores until the block ends; gives its URL. `answer` is JSON.
 
-    Raises LaunchError where it ends before it listens.
+    Its output goes to `bare.log` in `folder`. Raises LaunchError where it ends before it listens.
     """
-    command = owned([sys.executable, "-m", "service.proof.running_service"])
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(answer)
-            process.stdin.close()
-            line = process.stdout.readline().decode()
-            if not line.startswith(SERVING):
-                raise LaunchError("the bare route ended before it listened")
-            yield line.removeprefix(SERVING).strip()
-        finally:
-            process.kill()
+    environment = {ANSWER_VARIABLE: answer.decode()}
+    with launched((), folder / "bare.log", environment, module=["service.proof.running_service"]) as url:
+        yield url
 
 
 def main() -> None:
     """Serve the route as FastAPI's own tutorial would write it: a validated body in, a dictionary out."""
-    answer = json.load(sys.stdin)
+    answer: dict[str, Any] = json.loads(os.environ[ANSWER_VARIABLE])
     app = FastAPI()
 
     @app.post("/v1/modes/{mode}/generate")
     async def generate(mode: str, body: Generation) -> dict[str, Any]:
-        return dict(answer)
+        return answer
 
     listener = socket.create_server(("127.0.0.1", 0))
     print(f"{SERVING}http://127.0.0.1:{listener.getsockname()[1]}", flush=True)

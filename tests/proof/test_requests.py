@@ -138,6 +138,7 @@ class MadeUpService:
 
     modes = MODES
     settings = Settings()
+    folder: Path
 
     def connection(self) -> MadeUpService:
         return self
@@ -160,9 +161,10 @@ class MadeUpService:
 
 
 def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(over_http, "ADDED_ROUNDS", 3)
+    monkeypatch.setattr(MadeUpService, "folder", tmp_path, raising=False)
     found = over_http.measure_added(MadeUpService(), quiet)  # type: ignore[arg-type]
     assert found["service"] == pytest.approx([5e-3] * 3)
     assert len(found["bare"]) == 3
@@ -178,11 +180,8 @@ class Sampling(MadeUpService):
         self, samples_of: str = "request", no_samples: str | None = None, wall_seconds: float = 4.0
     ) -> None:
         self._wall_seconds = wall_seconds
-        self._samples_of, self._no_samples = samples_of, no_samples
+        self._samples_of, self.no_samples = samples_of, no_samples
         self.asked: list[tuple[str, int, bool]] = []
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        return 200, json.dumps({"engine": {"no_samples": self._no_samples}}).encode()
 
     def generate(self, mode: str, new_tokens: int = 32, sample: bool = False) -> dict[str, Any]:
         self.asked.append((mode, new_tokens, sample))

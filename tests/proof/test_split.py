@@ -39,7 +39,6 @@ class MadeUpCase:
     injected: InjectedWork | None = None
 
     def steady_seconds(self, steps: int) -> float:
-        """None of its own."""
         return 0.0
 
 
@@ -61,22 +60,18 @@ class MadeUpBench:
 
     @property
     def sampler(self) -> SimpleNamespace:
-        """A new one, or the error."""
         if self._refused:
             raise SamplerError(self._refused)
         return SimpleNamespace()
 
     def case(self, mode: str, bucket: int, phase: Phase = "decode") -> MadeUpCase:
-        """A step."""
         return MadeUpCase(ServedStep(mode, phase, bucket))
 
     def injected_case(self, mode: str, injected: InjectedWork) -> MadeUpCase:
-        """A decode step at batch 1."""
         return MadeUpCase(ServedStep(mode, "decode", 1), injected)
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """As it is."""
         yield
 
 
