@@ -97,11 +97,10 @@ def broken(name: str, note: str) -> Row:
     return Row(name=name, bound="runs", verdict="fail", note=note)
 
 
-def share_interval(count: float, total: int, confidence: float = 0.95) -> Interval:
-    """The share `count / total` with its Clopper-Pearson interval."""
-    tail = (1 - confidence) / 2
-    low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, tail))
-    high = 1.0 if count == total else float(betaincinv(count + 1, total - count, 1 - tail))
+def share_interval(count: float, total: int) -> Interval:
+    """The share `count / total` with its Clopper-Pearson interval at 95 %."""
+    low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, 0.025))
+    high = 1.0 if count == total else float(betaincinv(count + 1, total - count, 0.975))
     return Interval(count / total, low, high, total)
 
 
