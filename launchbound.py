@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli import check, compare, fleet, peers, report, serve, study, sweep
+from service.cli import check, fleet, peers, report, serve, study, sweep
 from service.cli.options import EXIT_CODES
 from service.cli.surroundings import any_system
 
@@ -43,8 +43,10 @@ def options(
     """Options of the program itself."""
 
 
-for commands in (serve, sweep, report, compare, check, study, peers, fleet):
-    app.add_typer(commands.app)
+for commands in (
+    serve.app, sweep.app, report.app, report.compare_app, check.app, study.app, peers.app, fleet.app,
+):  # fmt: skip
+    app.add_typer(commands)
 
 
 if __name__ == "__main__":

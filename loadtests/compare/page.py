@@ -59,7 +59,7 @@ def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
     Returns what `runs.json` holds. Raises RowsError for a folder that holds no results.
     """
-    context, found = picture(read_entries(folders), {})
+    context, found = picture(read_entries(folders))
     out.mkdir(parents=True, exist_ok=True)
     write_page(out, PAGE_FILE, context, TEMPLATES)
     (out / DOCUMENT_FILE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -89,10 +89,11 @@ def make_fleet_picture(folder: Path) -> dict[str, Any]:
     by_model: dict[str, list[Entry]] = {}
     for task, entry in zip(tasks, entries, strict=True):
         by_model.setdefault(task.model, []).append(entry)
-    pages = {model: picture(own, {}, ask_repeats=False) for model, own in by_model.items()}
+    pages = {model: picture(own, ask_repeats=False) for model, own in by_model.items()}
     names = {model: f"{model}: " if len(pages) > 1 else "" for model in pages}
     answers = (names[model] + found["headline"] for model, (_, found) in pages.items())
-    headline = warning([], absent) + " ".join(answers)
+    missing = f"NOT MEASURED: {listed(list(absent))}. " if absent else ""
+    headline = missing + " ".join(answers)
     context = next(iter(pages.values()))[0] | {
         "headline": headline,
         "subject": f"fleet · {len(entries)} of {len(fleet.tasks)} tasks measured",
@@ -117,9 +118,7 @@ def _label(task: FleetTask, fleet: Fleet) -> str:
     return ", ".join([task.machine, *(getattr(task, name) for name, all in values.items() if len(all) > 1)])
 
 
-def picture(
-    entries: Sequence[Entry], absent: Mapping[str, str], ask_repeats: bool = True
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def picture(entries: Sequence[Entry], ask_repeats: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the templates need, and `runs.json`: null is what is not known.
 
     Where all runs are of one build on one machine the question is whether they agree (`ask_repeats`), else
@@ -140,12 +139,13 @@ def picture(
     else:
         answer = _lowest({places[one.group]: one for one in shared})
         side_by_side = Section("Side by side", "", tables)
-    headline = warning(entries, absent) + answer
+    bad = [entry.name for entry in entries if not entry.valid]
+    headline = (f"NOT VALID: {listed(bad)}. " if bad else "") + answer
     context = {
         "headline": headline,
         "subject": f"{len(entries)} runs side by side",
         "entries": entries,
-        "absent": absent,
+        "absent": {},
         "repeats": bool(repeated),
         "reference": reference.name if reference and shared else None,
         "sections": [Section("The runs", "", [_runs(entries, apart)]), side_by_side],
@@ -157,7 +157,7 @@ def picture(
     found = {
         "headline": headline,
         "differing": apart,
-        "absent": dict(absent),
+        "absent": {},
         "runs": [
             {
                 "letter": entry.letter,
@@ -177,13 +177,6 @@ def picture(
         else None,
     }
     return context, msgspec.json.decode(msgspec.json.encode(found))
-
-
-def warning(entries: Sequence[Entry], absent: Mapping[str, str]) -> str:
-    """What stands before every answer: the runs that are not valid, and those that are not there."""
-    bad = [entry.name for entry in entries if not entry.valid]
-    mark = f"NOT VALID: {listed(bad)}. " if bad else ""
-    return mark + (f"NOT MEASURED: {listed(list(absent))}. " if absent else "")
 
 
 def place_of_group(group: Group, shared: Sequence[Group]) -> str:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from service.parent_death import owned
 
@@ -23,6 +24,9 @@ LINE = re.compile(
 )
 """A line of a service's log, as text."""
 
+SERVE = ("launchbound", "serve", "--port", "0")
+"""The module that is run, and its first arguments."""
+
 QUIET, READABLE = {"LAUNCHBOUND_LOG_REQUESTS": "failed"}, {"LAUNCHBOUND_LOG_FORMAT": "text"}
 
 
@@ -36,16 +40,17 @@ def launched(
     log: Path,
     environment: Mapping[str, str | None] | None = None,
     *,
+    module: Sequence[str] = SERVE,
     lost: tuple[type[Exception], ...] = (),
 ) -> Iterator[str]:
-    """Run `launchbound serve OPTIONS` on a free port of this machine; gives its URL, not yet warm.
+    """Run `launchbound serve OPTIONS`, or another `module`, on a free port; gives its URL, not yet warm.
 
     Its log goes to `log`, as text, without a line for every request that ends well. A variable of
     `environment` that is None is unset. Raises LaunchError where it ends before it listens, and where it has
     ended when the block raises one of `lost`: what the caller's client raises where nothing answers.
     """
     variables = {**QUIET, **os.environ, **(environment or {}), **READABLE}
-    command = owned([sys.executable, "-m", "launchbound", "serve", "--port", "0", *options])
+    command = owned([sys.executable, "-m", *module, *options])
     with log.open("ab") as errors, ExitStack() as stack:
         process = stack.enter_context(
             subprocess.Popen(
@@ -58,7 +63,7 @@ def launched(
                 start_new_session=True,
             )
         )
-        stack.callback(_end, process)
+        stack.callback(end, process)
         try:
             yield _url(process, log)
         except lost as error:
@@ -85,7 +90,8 @@ def last_log_line(log: Path) -> str:
     return of_engine[-1] if of_engine else last["message"] if last else lines[-1]
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
+    """Terminate it, and kill it where it has not ended within STOP_SECONDS."""
     process.terminate()
     try:
         process.wait(STOP_SECONDS)

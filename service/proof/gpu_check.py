@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -37,16 +36,8 @@ from loadtests.run.machine import clocks_query, clocks_summary, watched
 from service.anatomy.show import records_table
 from service.modes import default_modes
 from service.parent_death import owned
-from service.proof.gpu_goals import (
-    MOST_SECONDS,
-    PATH_VARIABLE,
-    Goal,
-    cells_of,
-    goals_of,
-    read_records,
-    size_goals,
-    sizes_of,
-)
+from service.proof import gpu_goals
+from service.proof.gpu_goals import MOST_SECONDS, Goal, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMAT_VERSION = 4
@@ -77,13 +68,14 @@ class Section(NamedTuple):
     timed: bool = True
 
 
-def _own(name: str, seconds: float, about: str, *arguments: str, timed: bool = True) -> Section:
-    command = "-m", "service.proof.gpu_sections", *(arguments or (name,))
+def _own(name: str, seconds: float, about: str, arguments: str = "", timed: bool = True) -> Section:
+    command = "-m", "service.proof.gpu_sections", *(arguments or name).split()
     return Section(name, seconds, about, command, timed=timed)
 
 
-def _verb(name: str, seconds: float, about: str, *arguments: str) -> Section:
-    return Section(name, seconds, about, ("launchbound.py", *arguments, "--device", "cuda"), records=False)
+def _verb(name: str, seconds: float, about: str, arguments: str, *others: str) -> Section:
+    command = "launchbound.py", *arguments.split(), *others, "--device", "cuda"
+    return Section(name, seconds, about, command, records=False)
 
 
 def parts(folder: str) -> dict[int, tuple[Section, ...]]:
@@ -92,41 +84,46 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
     1: all that decides whether the CUDA path works; first results are on disk within a minute. 2: larger
     models. 3, into `folder`: the selftest's rows for CUDA, and a sweep. 4: modes that tune. 5: the studies.
     """
-    timeline = ("--timeline", "--mode", "eager", "--against", "reduce-overhead")
-    selftest = ("selftest", "--only", "cuda,instrumentation", "--out", f"{folder}/selftest")
+    timeline = "anatomy --timeline --mode eager --against reduce-overhead --json"
+    selftest = "selftest --only cuda,instrumentation --out"
     # Packages are tuned for minutes on a GPU.
-    modes = ",".join(default_modes())
-    sweep = ("sweep", "--preset", "quick", "--modes", modes, "--out", f"{folder}/sweep")
+    sweep = f"sweep --preset quick --modes {','.join(default_modes())} --out"
     return {
         1: (
             _own("device", 25, "versions, clocks, copy bandwidth"),
             _own("profiler", 55, "kernels by id, by window and by queued replays"),
-            _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder", "bfloat16"),
-            _own("float32", 85, "parity in float32", "ladder", "float32", timed=False),
+            _own("ladder", 165, "default modes and cuda-graph, bfloat16", "ladder bfloat16"),
+            _own("float32", 85, "parity in float32", "ladder float32", timed=False),
             _own("tests", 235, "tests/gpu", timed=False),
         ),
         2: (
-            _own("small", 130, "a served token of small, batch 1", "sizes", "small", "1"),
-            _own("base", 130, "a served token of base, batch 1", "sizes", "base", "1"),
-            _own("batches", 190, "a served token of small, batch 8 and 64", "sizes", "small", "8,64"),
+            _own("small", 130, "a served token of small, batch 1", "sizes small 1"),
+            _own("base", 130, "a served token of base, batch 1", "sizes base 1"),
+            _own("batches", 190, "a served token of small, batch 8 and 64", "sizes small 8,64"),
         ),
         3: (
-            _verb("selftest", 130, "the selftest's rows for CUDA", *selftest),
-            _verb("sweep", 350, "the quick sweep", *sweep),
+            _verb("selftest", 130, "the selftest's rows for CUDA", selftest, f"{folder}/selftest"),
+            _verb("sweep", 350, "the quick sweep", sweep, f"{folder}/sweep"),
         ),
         4: (_own("tuned", MOST_SECONDS, "parity of max-autotune and aot-inductor"),),
         5: (
-            _verb("timeline", 60, "eager's step over reduce-overhead's", "anatomy", *timeline, "--json"),
-            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy", "--layers", "--json"),
-            _verb("budget", 90, "dispatch and kernels by batch", "anatomy", "--budget", "--json"),
-            _verb("kernels", 60, "kernels of a step", "anatomy", "--mode", "reduce-overhead", "--json"),
+            _verb("timeline", 60, "eager's step over reduce-overhead's", timeline),
+            _verb("layers", 60, "what each layer of PyTorch takes", "anatomy --layers --json"),
+            _verb("budget", 90, "dispatch and kernels by batch", "anatomy --budget --json"),
+            _verb("kernels", 60, "kernels of a step", "anatomy --mode reduce-overhead --json"),
         ),
     }
 
 
 def main(arguments: list[str]) -> int:
     """Check, write and print; the exit code: 0 good, 1 something failed or cannot be checked, 2 bad input."""
-    options = _options(arguments)
+    parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
+    about = "2: larger models; 3: selftest, sweep; 4: modes that tune; 5: studies"
+    parser.add_argument("--part", type=int, choices=range(1, 6), default=1, help=about)
+    parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
+    about = "of all sections together; those that find no time are not begun"
+    parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help=about)
+    options = parser.parse_args(arguments)
     import torch
 
     if not torch.cuda.is_available():
@@ -149,16 +146,6 @@ def main(arguments: list[str]) -> int:
     )
     judged = None if options.part == 1 and options.only else options.part
     return conclude(checked, folder, judged, Console(width=150))
-
-
-def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
-    about = "2: larger models; 3: selftest, sweep; 4: modes that tune; 5: studies"
-    parser.add_argument("--part", type=int, choices=range(1, 6), default=1, help=about)
-    parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
-    about = "of all sections together; those that find no time are not begun"
-    parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help=about)
-    return parser.parse_args(arguments)
 
 
 def end(number: int, frame: FrameType | None) -> None:
@@ -198,7 +185,10 @@ def run_sections(
     """Run `sections` into `folder` within `total_seconds`, each whatever became of those before it."""
     started, until = time.time(), monotonic() + total_seconds
     cold = not cache.exists() or not any(cache.iterdir())
-    environment = _environment(cache)
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own = cache.resolve()
+    compiled = {"TORCHINDUCTOR_CACHE_DIR": str(own / "inductor"), "CUDA_CACHE_PATH": str(own / "cuda")}
+    environment = {**os.environ, **compiled, "LAUNCHBOUND_CACHE_FOLDER": str(own), "PYTHONUNBUFFERED": "1"}
     command, unwatched = clocks_query()
     ended = []
     for group in groups(sections):
@@ -223,10 +213,9 @@ def groups(sections: Sequence[Section]) -> list[list[Section]]:
     """What runs at a time: a section that is timed alone, those in a row that are not together."""
     found: list[list[Section]] = []
     for section in sections:
-        if found and not section.timed and not found[-1][-1].timed:
-            found[-1].append(section)
-        else:
-            found.append([section])
+        if not found or section.timed or found[-1][-1].timed:
+            found.append([])
+        found[-1].append(section)
     return found
 
 
@@ -234,18 +223,6 @@ def limits_seconds(group: Sequence[Section], later: Sequence[Section], left_seco
     """How long each of `group` may run: its limit, and what is left that no later one is to have."""
     spare = left_seconds - sum(max(one.seconds for one in other) for other in groups(later))
     return [min(left_seconds, max(section.seconds, spare)) for section in group]
-
-
-def _environment(cache: Path) -> Mapping[str, str]:
-    """This environment, with everything that is compiled or traced below `cache`."""
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return {
-        **os.environ,
-        "LAUNCHBOUND_CACHE_FOLDER": str(cache.resolve()),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache.resolve() / "inductor"),
-        "CUDA_CACHE_PATH": str(cache.resolve() / "cuda"),
-        "PYTHONUNBUFFERED": "1",
-    }
 
 
 def run_group(
@@ -257,18 +234,19 @@ def run_group(
 ) -> list[Ended]:
     """Run the sections of `group` beside each other, each for at most its limit in seconds."""
     running: list[_Running] = []
+    ended: dict[str, Ended] = {}
     try:
         running += (_start(section, folder, environment) for section in group)
-        took: dict[int, float] = {}
-        while len(took) < len(running):
-            for place, (one, limit) in enumerate(zip(running, limits, strict=True)):
-                if place not in took and (one.child.poll() is not None or one.seconds >= limit):
-                    took[place] = one.seconds
+        while len(ended) < len(running):
+            for one, limit in zip(running, limits, strict=True):
+                over = one.child.poll() is not None or monotonic() - one.began >= limit
+                if over and one.section.name not in ended:
+                    ended[one.section.name] = _finish(one, grace_seconds)
             time.sleep(POLL_SECONDS)
-        return [_finish(one, took[place], grace_seconds) for place, one in enumerate(running)]
     finally:
         for one in running:
             _end_session(one.child, grace_seconds)
+    return [ended[section.name] for section in group]
 
 
 class _Running(NamedTuple):
@@ -276,10 +254,6 @@ class _Running(NamedTuple):
     child: subprocess.Popen[bytes]
     files: Mapping[str, Path]
     began: float
-
-    @property
-    def seconds(self) -> float:
-        return monotonic() - self.began
 
 
 def _start(section: Section, folder: Path, environment: Mapping[str, str]) -> _Running:
@@ -295,31 +269,33 @@ def _start(section: Section, folder: Path, environment: Mapping[str, str]) -> _R
             stdout=out,
             stderr=log,
             cwd=ROOT,
-            env={**environment, PATH_VARIABLE: str(files["jsonl"].resolve())},
+            env={**environment, gpu_goals.PATH_VARIABLE: str(files["jsonl"].resolve())},
             start_new_session=True,
         )
     return _Running(section, child, files, began)
 
 
-def _finish(running: _Running, seconds: float, grace_seconds: float) -> Ended:
-    """End what is left of a section that ran for `seconds`, and say how it ended."""
-    section, child, files, _ = running
-    timed_out = child.poll() is None
+def _finish(running: _Running, grace_seconds: float) -> Ended:
+    """End what is left of a section, and say how it ended."""
+    section, child, files, began = running
+    seconds, timed_out = monotonic() - began, child.poll() is None
     _end_session(child, grace_seconds)
-    lines = [line.strip() for line in files["log"].read_text(errors="replace").splitlines() if line.strip()]
-    last = f": {lines[-1][:DETAIL_CHARACTERS]}" if lines else ""
     rows, code = len(read_records(files["jsonl"])), child.returncode
+    how: Literal["failed", "killed", "timed out"] = "failed"
     if timed_out or code is None:
         lives = "; it could not be killed" if code is None else ""
-        detail = f"still running after {seconds:.0f} s{lives}{last}"
-        return Ended(section.name, "timed out", detail, seconds, rows)
-    if code < 0:
-        return Ended(section.name, "killed", f"by {signal.Signals(-code).name}{last}", seconds, rows)
-    if code:
-        return Ended(section.name, "failed", f"exit code {code}{last}", seconds, rows)
-    if section.records and not rows:
-        return Ended(section.name, "failed", "ended well, but wrote no row", seconds, rows)
-    return Ended(section.name, "done", "", seconds, rows)
+        how, detail = "timed out", f"still running after {seconds:.0f} s{lives}"
+    elif code < 0:
+        how, detail = "killed", f"by {signal.Signals(-code).name}"
+    elif code:
+        detail = f"exit code {code}"
+    elif section.records and not rows:
+        detail = "ended well, but wrote no row"
+    else:
+        return Ended(section.name, "done", "", seconds, rows)
+    lines = [line.strip() for line in files["log"].read_text(errors="replace").splitlines() if line.strip()]
+    last = f": {lines[-1][:DETAIL_CHARACTERS]}" if lines else ""
+    return Ended(section.name, how, detail + last, seconds, rows)
 
 
 def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
@@ -340,24 +316,23 @@ def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
 
 
 def conclude(checked: Checked, folder: Path, part: int | None, console: Console) -> int:
-    """Print the tables, write the summary and the archive; the exit code.
+    """Print the tables, write the summary; the exit code.
 
     0 where every section ended well and every deciding goal of `part` is met, else 1. None: none is judged.
     """
     records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in checked.ended}
-    cells = cells_of(records.get("ladder", []))
-    sizes = [size for found in records.values() for size in sizes_of(found)]
-    if cells:
-        records["ladder"] = [*records["ladder"], *cells]
+    cells = gpu_goals.cells_of(records.get("ladder", []))
+    sizes = [size for found in records.values() for size in gpu_goals.sizes_of(found)]
     goals: list[Goal] = []
     if part == 1:
-        goals = goals_of(records, checked.started)
+        with_cells = {**records, "ladder": [*records.get("ladder", []), *cells]}
+        goals = gpu_goals.goals_of(with_cells, checked.started)
     elif part == 2 and records.keys() & {"small", "base"}:
-        goals = size_goals(sizes)
+        goals = gpu_goals.size_goals(sizes)
     tables = {"cells": cells, "sizes": sizes, "sections": checked.ended, "goals": goals}
-    for title, found_here in tables.items():
-        if found_here:
-            console.print(records_table(title, msgspec.to_builtins(found_here)))
+    for title, rows in tables.items():
+        if rows:
+            console.print(records_table(title, msgspec.to_builtins(rows)))
     if checked.unwatched:
         console.print(f"clocks, power and throttling are unknown: {checked.unwatched}", markup=False)
     passed = all(one.how == "done" for one in checked.ended) and all(goal.holds for goal in goals)
@@ -368,18 +343,12 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
         "compile_cache": "cold" if checked.cold else "warm",
         **git_state(),
         "passed": passed,
-        "sections": checked.ended,
-        "goals": goals,
-        "cells": cells,
-        "sizes": sizes,
+        **tables,
         "clocks": {one.name: clocks_summary(folder / f"{one.name}.clocks.csv") for one in checked.ended},
         "no_clocks": checked.unwatched,
     }
     (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
-    archive = folder.with_name(f"{folder.name}.tar.gz")
-    with tarfile.open(archive, "w:gz") as file:
-        file.add(folder, arcname=folder.name)
-    console.print(f"results in {folder}, all of them in {archive}", soft_wrap=True, markup=False)
+    console.print(f"results in {folder}", soft_wrap=True, markup=False)
     return 0 if passed else 1
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -56,22 +58,31 @@ def read_records(path: Path) -> list[Record]:
     return records
 
 
-def _of_kind(records: BySection, section: str, kind: str) -> list[Record]:
-    return [record for record in records.get(section, []) if record["kind"] == kind]
+def _of_kind(records: Iterable[Record], kind: str) -> list[Record]:
+    return [record for record in records if record["kind"] == kind]
 
 
-def _planned(records: BySection, section: str = "ladder") -> Record | None:
-    return next(iter(_of_kind(records, section, "plan")), None)
+def _first(records: Iterable[Record], kind: str) -> Record | None:
+    return next(iter(_of_kind(records, kind)), None)
 
 
 # Cells of the section `ladder`, one per mode and batch, from the records of its jobs, however many
 
-Rounds = dict[int, PhaseTimings]
-"""The decode timings of a cell's jobs, by the round that they ran in."""
+PER_STEP = {
+    "step_seconds": "period_seconds", "dispatch_seconds": "dispatch_seconds",
+    "span_seconds": "device_span_seconds",
+}  # fmt: skip
+"""What a cell has of the timings of a decode, per step; the period has what is done between two steps."""
+
+Rounds = dict[int, dict[str, Any]]
+"""PER_STEP of a cell's jobs, by the round that they ran in."""
 
 BASELINE = "eager"
 PROFILED_ROUND = 8
 """The last: the profiler slows what follows."""
+
+COUNTED = ("kernel_seconds", "kernels", "launches", "graph_launches")
+"""Of a profiled decode step."""
 
 
 def cells_of(records: list[Record]) -> list[Record]:
@@ -79,23 +90,24 @@ def cells_of(records: list[Record]) -> list[Record]:
 
     Their speed-up is against eager in the rounds that both have; None without any. No cell without a plan.
     """
-    planned = _planned({"ladder": records})
+    planned = _first(records, "plan")
     found: dict[tuple[str, int], list[Outcome]] = {}
-    for outcome in filter(None, map(_outcome, records)):
+    for outcome in filter(None, map(_outcome, _of_kind(records, "job"))):
         found.setdefault((outcome.mode, outcome.batch_size), []).append(outcome)
-    if planned is None:
-        return []
     return [
         _cell(found[mode, batch], _timed(found.get((BASELINE, batch), [])))
-        for mode in planned["modes"]
-        for batch in planned["batches"]
+        for mode, batch in _planned_cells(planned)
         if (mode, batch) in found
     ]
 
 
+def _planned_cells(planned: Record | None) -> list[tuple[str, int]]:
+    return list(product(planned["modes"], planned["batches"])) if planned else []
+
+
 def _outcome(record: Record) -> Outcome | None:
     """The engine's, without its texts; None for anything but a job that ended well and took steps."""
-    if record["kind"] != "job" or record["outcome"] != "ok":
+    if record["outcome"] != "ok":
         return None
     try:
         outcome = msgspec.convert({**record, "kind": record["outcome"]}, Outcome)
@@ -107,43 +119,34 @@ def _outcome(record: Record) -> Outcome | None:
 def _cell(outcomes: Sequence[Outcome], eager: Rounds) -> Record:
     timed, newest = _timed(outcomes), outcomes[-1]
     profiles = [phase for one in outcomes for phase in one.profile or () if phase.phase == "decode"]
-    counts = ("kernel_seconds", "kernels", "launches", "graph_launches")
-    both = sorted(timed.keys() & eager.keys())
-    speedup = (
-        paired_ratio([_period(eager[n]) for n in both], [_period(timed[n]) for n in both]) if both else None
-    )
+    both = ((eager[n]["step_seconds"], timed[n]["step_seconds"]) for n in sorted(timed.keys() & eager.keys()))
+    pairs = [(baseline, own) for baseline, own in both if baseline and own]
+    speedup = paired_ratio([one for one, _ in pairs], [own for _, own in pairs]) if pairs else None
     known = speedup if speedup and speedup.samples > 1 else None
-    phases = timed.values()
     return {
         "kind": "cell",
         "mode": newest.mode,
         "effective": newest.effective,
         "batch": newest.batch_size,
         "rounds": len(timed),
-        "step_seconds": _median(map(_period, phases)),
-        "dispatch_seconds": _median(_per_step(p.dispatch_seconds, p) for p in phases),
-        "span_seconds": _median(_per_step(p.device_span_seconds, p) for p in phases),
+        **{name: _median(seconds[name] for seconds in timed.values()) for name in PER_STEP},
         "speedup": speedup.value if speedup else None,
         "low": known.low if known else None,
         "high": known.high if known else None,
         # None: not profiled, or the profiler saw nothing.
-        **{name: getattr(profiles[0], name) if profiles else None for name in counts},
+        **{name: getattr(profiles[0], name) if profiles else None for name in COUNTED},
     }
 
 
 def _timed(outcomes: Iterable[Outcome]) -> Rounds:
     """Of the rounds without the profiler, which disturbs times also where it finds nothing."""
     rounds = {int(one.id.rpartition("-")[2]): one.timings for one in outcomes}
-    return {n: timings.decode for n, timings in rounds.items() if timings and n != PROFILED_ROUND}
+    return {n: _per_step(timings.decode) for n, timings in rounds.items() if timings and n != PROFILED_ROUND}
 
 
-def _period(phase: PhaseTimings) -> float:
-    """Seconds per step, with what the engine does between two steps."""
-    return (phase.period_seconds or 0.0) / phase.steps
-
-
-def _per_step(seconds: float | None, phase: PhaseTimings) -> float | None:
-    return None if seconds is None else seconds / phase.steps
+def _per_step(phase: PhaseTimings) -> dict[str, Any]:
+    seconds = {name: getattr(phase, field) for name, field in PER_STEP.items()}
+    return {name: None if value is None else value / phase.steps for name, value in seconds.items()}
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -168,27 +171,16 @@ class Goal(Row, frozen=True, kw_only=True):
         return self.verdict == "pass" or not self.decides
 
 
-def _goal(
-    name: str, bound: str, holds: bool | None, found: str = "not measured", decides: bool = True
-) -> Goal:
-    """`holds` None: what was found says nothing."""
+Judged = tuple[bool | None, str]
+"""Whether a goal is met, None where what was found says nothing; and what was found."""
+
+UNKNOWN: Judged = None, "not measured"
+
+
+def _goal(name: str, bound: str, judged: Judged, decides: bool = True) -> Goal:
+    holds, found = judged
     verdict: Verdict = "not measurable here" if holds is None else "pass" if holds else "fail"
     return Goal(name=name, bound=bound, verdict=verdict, note=found, decides=decides)
-
-
-def goals_of(records: BySection, started: float) -> list[Goal]:
-    """Those of part 1, of a check that `started` at that instant, in Unix seconds."""
-    return [
-        _first_record(records, started),
-        *(_parity(records, section) for section in ("ladder", "float32")),
-        _tests(records),
-        _jobs(records),
-        _replays(records),
-        _graph_launches(records),
-        _other_launches(records),
-        *_sessions(records),
-        _instrumentation(records),
-    ]
 
 
 GRAPHS = "reduce-overhead"
@@ -197,167 +189,175 @@ MOST_SECONDS = 480.0
 """Of one part, all sections together: a GPU is lent for minutes. The limits of a part sum up to no more."""
 
 
-def _first_record(records: BySection, started: float) -> Goal:
+def goals_of(records: BySection, started: float) -> list[Goal]:
+    """Those of part 1, of a check that `started` at that instant, in Unix seconds."""
+    sections = ("profiler", "tests", "ladder", "float32")
+    profiler, tests, ladder, float32 = (records.get(name, []) for name in sections)
+    cells = _graph_cells(ladder)
+    return [
+        _goal("first result on disk", f"≤ {FIRST_SECONDS:.0f} s", _first_record(records, started)),
+        _goal("parity with eager, bfloat16", "every mode ready", _parity(ladder)),
+        _goal("parity with eager, float32", "every mode ready", _parity(float32)),
+        _goal("tests/gpu", "all pass", _tests(tests)),
+        _goal("jobs of the ladder", "all well", _jobs(ladder)),
+        _goal("modes that promise graph replay", "each replays, proved", _replays(ladder)),
+        _goal(f"{GRAPHS}: graph launches per decode step", "1", _graph_launches(cells)),
+        _goal(f"{GRAPHS}: other launches per decode step", "≤ 1", _other_launches(cells)),
+        *_sessions(profiler),
+        _instrumentation(_first(profiler, "instrumentation")),
+    ]
+
+
+def _first_record(records: BySection, started: float) -> Judged:
     # Cells, which are made of records, have no instant.
     instants = [record["at"] for found in records.values() for record in found if "at" in record]
     seconds = min(instants, default=float("inf")) - started
-    found = f"{seconds:.0f} s" if instants else "none"
-    return _goal("first result on disk", f"≤ {FIRST_SECONDS:.0f} s", seconds <= FIRST_SECONDS, found)
+    return seconds <= FIRST_SECONDS, f"{seconds:.0f} s" if instants else "none"
 
 
-def _parity(records: BySection, section: str) -> Goal:
-    dtype = "bfloat16" if section == "ladder" else section
-    name, bound = f"parity with eager, {dtype}", "every mode ready"
-    planned = _planned(records, section)
+def _parity(section: list[Record]) -> Judged:
+    planned = _first(section, "plan")
     if planned is None:
-        return _goal(name, bound, None)
+        return UNKNOWN
     states = dict.fromkeys(planned["modes"], "never warmed up")
-    states |= {record["mode"]: record["state"] for record in _of_kind(records, section, "mode")}
+    states |= {record["mode"]: record["state"] for record in _of_kind(section, "mode")}
     others = [f"{mode}: {state}" for mode, state in states.items() if state != "ready"]
-    return _goal(name, bound, not others, "; ".join(others) or f"{len(states)} of {len(states)} ready")
+    return not others, "; ".join(others) or f"{len(states)} of {len(states)} ready"
 
 
-def _tests(records: BySection) -> Goal:
-    name, bound = "tests/gpu", "all pass"
-    collected = _of_kind(records, "tests", "collected")
-    if not collected:
-        return _goal(name, bound, None, "not collected")
-    outcomes = [record["outcome"] for record in _of_kind(records, "tests", "test")]
-    wanted, passed = collected[0]["count"], outcomes.count("passed")
-    texts = [f"{outcomes.count(o)} {o}" for o in ("passed", "failed", "skipped") if o in outcomes]
-    return _goal(name, bound, 0 < wanted == passed, f"of {wanted}: {', '.join(texts) or 'none ran'}")
+def _tests(tests: list[Record]) -> Judged:
+    collected = _first(tests, "collected")
+    if collected is None:
+        return None, "not collected"
+    outcomes = Counter(record["outcome"] for record in _of_kind(tests, "test"))
+    texts = [f"{outcomes[one]} {one}" for one in ("passed", "failed", "skipped") if one in outcomes]
+    wanted = collected["count"]
+    return 0 < wanted == outcomes["passed"], f"of {wanted}: {', '.join(texts) or 'none ran'}"
 
 
-def _jobs(records: BySection) -> Goal:
-    name, bound, planned = "jobs of the ladder", "all well", _planned(records)
+def _jobs(ladder: list[Record]) -> Judged:
+    planned = _first(ladder, "plan")
     if planned is None:
-        return _goal(name, bound, None)
-    good = [record["outcome"] for record in _of_kind(records, "ladder", "job")].count("ok")
-    return _goal(name, bound, 0 < planned["jobs"] == good, f"{good} of {planned['jobs']} well")
+        return UNKNOWN
+    good = [record["outcome"] for record in _of_kind(ladder, "job")].count("ok")
+    return 0 < planned["jobs"] == good, f"{good} of {planned['jobs']} well"
 
 
-def _replays(records: BySection) -> Goal:
+def _replays(ladder: list[Record]) -> Judged:
     """A mode that serves without the replay it promises is ready, so that parity does not show it."""
-    name, bound = "modes that promise graph replay", "each replays, proved"
-    planned = _planned(records)
-    newest = {record["mode"]: record for record in _of_kind(records, "ladder", "mode")}
+    planned = _first(ladder, "plan")
+    newest = {record["mode"]: record for record in _of_kind(ladder, "mode")}
     promised = [mode for mode in (planned["modes"] if planned else []) if MODES[mode].cuda.graph_replay]
     if not promised or not newest.keys() >= set(promised):
-        return _goal(name, bound, None)
-    others = [text for text in (_not_replayed(newest[mode]) for mode in promised) if text]
-    return _goal(name, bound, not others, "; ".join(others) or f"all {len(promised)}")
+        return UNKNOWN
+    served = {mode: [newest[mode][field] for field in ("state", "effective", "reason")] for mode in promised}
+    others = [
+        f"{mode} as {effective}: {reason}" if state == "ready" else f"{mode}: {state}"
+        for mode, (state, effective, reason) in served.items()
+        if (state, effective) != ("ready", mode) or reason
+    ]
+    return not others, "; ".join(others) or f"all {len(promised)}"
 
 
-def _not_replayed(record: Record) -> str | None:
-    if record["state"] != "ready":
-        return f"{record['mode']}: {record['state']}"
-    replayed = record["effective"] == record["mode"] and not record["reason"]
-    return None if replayed else f"{record['mode']} as {record['effective']}: {record['reason']}"
-
-
-def _graph_cells(records: BySection) -> dict[int, Record | None]:
+def _graph_cells(ladder: list[Record]) -> dict[int, Record | None]:
     """Of the mode that replays, by the batches that are planned."""
-    planned = _planned(records)
+    planned = _first(ladder, "plan")
     found: dict[int, Record | None] = dict.fromkeys(planned["batches"] if planned else ())
-    cells = _of_kind(records, "ladder", "cell")
-    return found | {record["batch"]: record for record in cells if record["mode"] == GRAPHS}
+    return found | {cell["batch"]: cell for cell in _of_kind(ladder, "cell") if cell["mode"] == GRAPHS}
 
 
-def _graph_launches(records: BySection) -> Goal:
-    counts = {n: cell and cell["graph_launches"] for n, cell in _graph_cells(records).items()}
+def _graph_launches(cells: Mapping[int, Record | None]) -> Judged:
+    counts = {n: cell and cell["graph_launches"] for n, cell in cells.items()}
     shown = {n: "unknown" if count is None else f"{count:g}" for n, count in counts.items()}
-    text = ", ".join(f"{count} at batch {n}" for n, count in shown.items()) or "not measured"
-    known = bool(counts) and None not in counts.values()
-    holds = all(count == 1 for count in counts.values()) if known else None
-    return _goal(f"{GRAPHS}: graph launches per decode step", "1", holds, text)
+    text = ", ".join(f"{count} at batch {n}" for n, count in shown.items())
+    if not counts or None in counts.values():
+        return None, text or "not measured"
+    return all(count == 1 for count in counts.values()), text
 
 
-def _other_launches(records: BySection) -> Goal:
-    name, bound = f"{GRAPHS}: other launches per decode step", "≤ 1"
-    cells = _graph_cells(records)
+def _other_launches(cells: Mapping[int, Record | None]) -> Judged:
     counted = [
-        cell for cell in cells.values() if cell and None not in (cell["launches"], cell["graph_launches"])
+        cell["launches"] - cell["graph_launches"]
+        for cell in cells.values()
+        if cell and None not in (cell["launches"], cell["graph_launches"])
     ]
     if not counted or len(counted) < len(cells):
-        return _goal(name, bound, None, f"measured at {len(counted)} batches")
-    most = max(cell["launches"] - cell["graph_launches"] for cell in counted)
-    return _goal(name, bound, most <= 1, f"at most {most:g}")
+        return None, f"measured at {len(counted)} batches"
+    return max(counted) <= 1, f"at most {max(counted):g}"
 
 
 # The section `profiler`: its ways to a step's device time agree, and measuring costs little
 
 SESSIONS = 4
 APART = 0.05
-WITHIN = f"within {APART:.0%}"
+WITHIN, AT_MOST = f"within {APART:.0%}", f"≤ {1 + APART}"
 OVERHEAD = Property("instrumentation full / off, decode step", "≤ 1.01", most=1.01)
+Seconds = list[float | None]
 
 
-def _sessions(records: BySection) -> Iterator[Goal]:
+def _sessions(profiler: list[Record]) -> list[Goal]:
     """Kernels by window against queued replays.
 
     A replay lasts at least as long as its kernels, and at most as long as their span under the profiler,
     which lengthens the gaps between a graph's nodes: by how much only informs.
     """
-    written = {record["session"]: record for record in _of_kind(records, "profiler", "session")}
+    written = {record["session"]: record for record in _of_kind(profiler, "session")}
     windows, spans = (
         [_of_session(written.get(number, {}).get(field, [])) for number in range(1, SESSIONS + 1)]
         for field in ("busy_seconds_by_window", "span_seconds_by_window")
     )
-    yield _alike("kernels by window, sessions over the first", windows[:1], windows, decides=True)
-    unprofiled = _of_kind(records, "profiler", "unprofiled")[:1]
     # Where the host could not queue ahead, the device idled in between: that is not what a step takes.
-    queued = [None if record["upper_bound"] else record["queued_seconds"] for record in unprofiled]
-    yield _at_most("a step's kernels by window over queued replays", windows, queued)
-    yield _at_most("queued replays over a step's span by window", queued, spans)
-    yield _alike("a step's span by window over queued replays", queued, spans)
+    unprofiled = _first(profiler, "unprofiled") or {"upper_bound": True}
+    queued = [None if unprofiled["upper_bound"] else unprofiled["queued_seconds"]]
+    sessions = _near_one(_ratios(windows, windows[:1]))
+    lengthened = _near_one(_ratios(spans, queued))
+    return [
+        _goal("kernels by window, sessions over the first", WITHIN, sessions),
+        _goal("a step's kernels by window over queued replays", AT_MOST, _at_most(_ratios(windows, queued))),
+        _goal("queued replays over a step's span by window", AT_MOST, _at_most(_ratios(queued, spans))),
+        _goal("a step's span by window over queued replays", WITHIN, lengthened, decides=False),
+    ]
 
 
-def _of_session(values: list[float | None]) -> float | None:
+def _of_session(values: Seconds) -> float | None:
     """The median of a session's steps; None without any, and where one of them had no kernels."""
     return None if None in values else _median(values)
 
 
-def _alike(
-    name: str, below: Sequence[float | None], above: Sequence[float | None], decides: bool = False
-) -> Goal:
-    """Whether every one of `above` over the one of `below` is near 1; shows the farthest."""
-    reference = below[0] if below else None
-    if not reference or not above or None in above:
-        return _goal(name, WITHIN, None, decides=decides)
-    ratios = [value / reference for value in above if value is not None]
+def _ratios(above: Seconds, below: Seconds) -> list[float]:
+    """Each of `above` over each of `below`; none where any is unknown."""
+    ratios = [one / other for one, other in product(above, below) if one and other]
+    return ratios if len(ratios) == len(above) * len(below) else []
+
+
+def _near_one(ratios: list[float]) -> Judged:
+    """Whether all are; shows the farthest."""
+    if not ratios:
+        return UNKNOWN
     farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
-    return _goal(name, WITHIN, abs(farthest - 1) <= APART, f"{farthest:.3f}", decides)
+    return abs(farthest - 1) <= APART, f"{farthest:.3f}"
 
 
-def _at_most(name: str, parts: list[float | None], wholes: list[float | None]) -> Goal:
-    """Whether none of `parts` is longer than any of `wholes`; shows the longest over the shortest."""
-    bound = f"≤ {1 + APART}"
-    known = [value for value in (*parts, *wholes) if value]
-    if not parts or not wholes or len(known) < len(parts) + len(wholes):
-        return _goal(name, bound, None)
-    ratio = max(known[: len(parts)]) / min(known[len(parts) :])
-    return _goal(name, bound, ratio <= 1 + APART, f"{ratio:.3f}")
+def _at_most(ratios: list[float]) -> Judged:
+    if not ratios:
+        return UNKNOWN
+    return max(ratios) <= 1 + APART, f"{max(ratios):.3f}"
 
 
-def _instrumentation(records: BySection) -> Goal:
-    found = _of_kind(records, "profiler", "instrumentation")
-    if not found or None in (found[0]["low"], found[0]["high"]):
-        return _goal(OVERHEAD.name, OVERHEAD.bound, None)
-    value, low, high = (found[0][end] for end in ("value", "low", "high"))
-    row = OVERHEAD.within(Interval(value, low, high, found[0].get("rounds", 0)))
+def _instrumentation(found: Record | None) -> Goal:
+    if found is None or None in (found["low"], found["high"]):
+        return _goal(OVERHEAD.name, OVERHEAD.bound, UNKNOWN)
+    value, low, high = (found[end] for end in ("value", "low", "high"))
+    row = OVERHEAD.within(Interval(value, low, high, found.get("rounds", 0)))
     return Goal(**{**msgspec.structs.asdict(row), "note": f"{value:.3f} [{low:.3f}, {high:.3f}]"})
 
 
 # Sizes: served tokens of larger models. Goals that are of one kind of GPU, and only inform
 
-SPECIFIED = {
-    "NVIDIA H100 80GB HBM3": 3.35e12,
-    "NVIDIA H200": 4.8e12,
-    "NVIDIA A100-SXM4-80GB": 2.039e12,
-}
+SPECIFIED = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12, "NVIDIA A100-SXM4-80GB": 2.039e12}
 """Bytes per second of a card's memory by the vendor's data sheet, by the name that torch has for it."""
 
-MOST_DEVICE_MILLISECONDS, MOST_WALL_MILLISECONDS = 0.30, 0.34
+MOST_DEVICE_SECONDS, MOST_WALL_SECONDS = 0.30e-3, 0.34e-3
 LEAST_SHARE = 0.60
 
 
@@ -366,21 +366,18 @@ def sizes_of(records: list[Record]) -> list[Record]:
 
     `wall_seconds` is the period of a decode step as a request had it, `device_seconds` that of queued steps.
     """
-    planned, engines = _planned({"ladder": records}), [one for one in records if one["kind"] == "engine"]
+    planned, engines = _first(records, "plan"), _of_kind(records, "engine")
     if planned is None or not engines:
         return []
     cells = {(cell["mode"], cell["batch"]): cell for cell in cells_of(records)}
     times = {
         (record["mode"], time["batch"]): time
-        for record in records
-        if record["kind"] == "mode"
+        for record in _of_kind(records, "mode")
         for time in record.get("device_times", [])
         if time["phase"] == "decode"
     }
     return [
-        _size(planned, engines[-1], (mode, batch), cells.get((mode, batch)), times.get((mode, batch)))
-        for mode in planned["modes"]
-        for batch in planned["batches"]
+        _size(planned, engines[-1], key, cells.get(key), times.get(key)) for key in _planned_cells(planned)
     ]
 
 
@@ -414,27 +411,28 @@ def size_goals(sizes: Sequence[Record]) -> list[Goal]:
     found = {one["model"]: one for one in sizes if (one["mode"], one["batch"]) == (GRAPHS, 1)}
     small, base = found.get("small", {}), found.get("base", {})
     of = f"bfloat16, batch 1, {GRAPHS}"
-    device = _milliseconds(
-        f"small, {of}: device time per token", small.get("device_seconds"), MOST_DEVICE_MILLISECONDS
-    )
-    wall = _milliseconds(
-        f"small, {of}: wall time per token", small.get("wall_seconds"), MOST_WALL_MILLISECONDS
-    )
-    return [device, wall, _bandwidth(f"base, {of}: share of the card's specified bandwidth", base)]
+    goals = [
+        _goal(
+            f"small, {of}: {what} time per token",
+            f"≤ {most * 1e3:.2f} ms",
+            _shorter(small.get(f"{what}_seconds"), most),
+            decides=False,
+        )
+        for what, most in (("device", MOST_DEVICE_SECONDS), ("wall", MOST_WALL_SECONDS))
+    ]
+    name = f"base, {of}: share of the card's specified bandwidth"
+    return [*goals, _goal(name, f"≥ {LEAST_SHARE:.0%}", _bandwidth(base), decides=False)]
 
 
-def _milliseconds(name: str, seconds: float | None, most: float) -> Goal:
-    bound = f"≤ {most:.2f} ms"
-    if seconds is None:
-        return _goal(name, bound, None, decides=False)
-    return _goal(name, bound, seconds * 1e3 <= most, f"{seconds * 1e3:.3f} ms", decides=False)
+def _shorter(seconds: float | None, most: float) -> Judged:
+    return UNKNOWN if seconds is None else (seconds <= most, f"{seconds * 1e3:.3f} ms")
 
 
-def _bandwidth(name: str, base: Record) -> Goal:
-    bound, share, copied = f"≥ {LEAST_SHARE:.0%}", base.get("specified_share"), base.get("copy_share")
+def _bandwidth(base: Record) -> Judged:
+    share, copied = base.get("specified_share"), base.get("copy_share")
     if share is None and copied is None:
-        return _goal(name, bound, None, decides=False)
+        return UNKNOWN
     beside = f"{copied:.0%} of the measured copy bandwidth" if copied else "copy bandwidth unknown"
     if share is None:
-        return _goal(name, bound, None, f"{base['card']} is not in the table; {beside}", decides=False)
-    return _goal(name, bound, share >= LEAST_SHARE, f"{share:.0%}; {beside}", decides=False)
+        return None, f"{base['card']} is not in the table; {beside}"
+    return share >= LEAST_SHARE, f"{share:.0%}; {beside}"

@@ -30,6 +30,7 @@ from service.measure.step_costs import STEPS, table_of
 from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
 from service.records import EngineSettings, EngineStatus, Job, ModeStatus, Outcome, ToFront
+from service.step import trace
 from service.step.buffers import DECODE_POSITION, Buffers, measured_arguments, set_positions
 from service.step.callables import Step
 from service.step.device_time import CudaQueue, queued_time
@@ -37,16 +38,7 @@ from service.step.meters import Readings, new_meter
 from service.step.process_state import prepare_process
 from service.step.profiling import record_steps
 from service.step.roofs import memory_bandwidth
-from service.step.trace import (
-    GRAPH_LAUNCH_CALLS,
-    LAUNCH_CALLS,
-    RUNTIME,
-    Event,
-    busy_microseconds,
-    complete_events,
-    match_work,
-    step_marks,
-)
+from service.step.trace import Event, complete_events, match_work, step_marks
 
 
 def _settings(
@@ -114,31 +106,29 @@ def profiler(records: Records) -> None:
     for session in range(1, SESSIONS + 1):
         events = record_steps(bench.device, case.call, PROFILED_STEPS)
         records.write("session", session=session, **session_fields(events))
-        trace = records.path.parent / f"profiler-session-{session}.trace.json.gz"
-        trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+        path = records.path.parent / f"profiler-session-{session}.trace.json.gz"
+        path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
 
 
 def session_fields(events: list[Event]) -> dict[str, object]:
     """Kernels, busy and span seconds of each step, found by its window; launch calls over all steps."""
     complete = complete_events(events)
     works = match_work(complete, step_marks(complete), "window")
-    names = [event["name"] for event in complete if event.get("cat") in RUNTIME]
+    names = [event["name"] for event in complete if event.get("cat") in trace.RUNTIME]
     return {
         "kernels_by_window": [len(work.kernels) or None for work in works],
-        "busy_seconds_by_window": [busy_microseconds(work.kernels) / 1e6 or None for work in works],
+        "busy_seconds_by_window": [trace.busy_microseconds(work.kernels) / 1e6 or None for work in works],
         "span_seconds_by_window": [_span_seconds(work.kernels) for work in works],
         "unknown_by_window": [work.unknown for work in works],
-        "launches": sum(name in LAUNCH_CALLS for name in names),
-        "graph_launches": sum(name in GRAPH_LAUNCH_CALLS for name in names),
+        "launches": sum(name in trace.LAUNCH_CALLS for name in names),
+        "graph_launches": sum(name in trace.GRAPH_LAUNCH_CALLS for name in names),
     }
 
 
 def _span_seconds(kernels: list[Event]) -> float | None:
     """From the first kernel's begin to the last one's end, gaps included; None without kernels."""
-    if not kernels:
-        return None
-    ends = (kernel["ts"] + kernel["dur"] for kernel in kernels)
-    return float(max(ends) - min(kernel["ts"] for kernel in kernels)) / 1e6
+    begin = min((kernel["ts"] for kernel in kernels), default=None)
+    return None if begin is None else max(one["ts"] + one["dur"] - begin for one in kernels) / 1e6
 
 
 def _metered(case: Case, which: str) -> float:
@@ -170,9 +160,8 @@ CAPTURED = "cuda-graph", "compiled-captured"
 TUNED = "max-autotune", "aot-inductor"
 
 
-def ladder_modes() -> list[str]:
-    """The default ones, and the captured ones: with them fusion and launches are told apart."""
-    return named_modes([*default_modes(), *CAPTURED])
+LADDER_MODES = named_modes([*default_modes(), *CAPTURED])
+"""With the captured ones, fusion and launches are told apart."""
 
 
 def ladder(records: Records, dtype: str) -> None:
@@ -182,7 +171,7 @@ def ladder(records: Records, dtype: str) -> None:
     timed = dtype == "bfloat16"
     batches = LADDER_BATCHES if timed else [LADDER_BATCHES[1]]
     rounds = range(PROFILED_ROUND + 1) if timed else range(0)
-    serve(records, _settings(ladder_modes(), batches, dtype=dtype), rounds)
+    serve(records, _settings(LADDER_MODES, batches, dtype=dtype), rounds)
 
 
 def tuned(records: Records) -> None:
@@ -284,14 +273,13 @@ SIZES_ROUNDS = 6
 KERNELS_KEPT = 12
 
 
-def sizes_modes() -> list[str]:
-    """Those that replay a graph, and what they are without one."""
-    return named_modes([GRAPHS, *CAPTURED, "inference_mode"])
+SIZES_MODES = named_modes([GRAPHS, *CAPTURED, "inference_mode"])
+"""Those that replay a graph, and what they are without one."""
 
 
 def sizes(records: Records, model: str, batches: str) -> None:
     """Serve `model` at `batches`, as '8,64', unprofiled; then a record of each mode's kernels per step."""
-    settings = _settings(sizes_modes(), [int(batch) for batch in batches.split(",")], model=model)
+    settings = _settings(SIZES_MODES, [int(batch) for batch in batches.split(",")], model=model)
     engine = serve(records, settings, range(SIZES_ROUNDS))
     for (mode, ready), batch in product(engine.parts.warmup.ready().items(), settings.batch_sizes):
         kernels = _kernels(engine.parts.buffers[batch], ready.steps["decode", batch])

@@ -6,7 +6,6 @@ They send their requests from a process without torch, except the last check, wh
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +19,8 @@ import msgspec
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from service.measure.rounds import Log, in_rounds
-from service.proof.bare_route import bare_route
 from service.proof.rows import Check, NotMeasurableError, Property, Row, count_row, difference_of_shares
-from service.proof.running_service import NEW_TOKENS, Connection, RunningService, bare_engine
+from service.proof.running_service import NEW_TOKENS, Connection, RunningService, bare_engine, bare_route
 from service.records import PHASES, Phase
 from service.statistics.choice import Comparison, compare
 from service.statistics.intervals import median_interval
@@ -31,10 +29,6 @@ if TYPE_CHECKING:
     from service.proof.requests import SampledRequests
 
 Timings = dict[str, Any]
-
-
-def _walls(timings: Timings) -> float:
-    return float(sum(timings[phase]["wall_seconds"] for phase in PHASES))
 
 
 # The parts of a request: none is negative, and `other`, which closes the sum, is that of its pieces.
@@ -66,20 +60,12 @@ def measure_parts(service: RunningService, log: Log) -> dict[tuple[str, str], li
 
 def judge_parts(found: Mapping[tuple[str, str], list[Any]]) -> list[Row]:
     modes = list(dict.fromkeys(mode for mode, _ in found))
-    everything = [timings for mode in modes for timings in found[mode, "request"]]
-    pieces = [_pieces(mode, found[mode, "request"], found[mode, "engine"]) for mode in modes]
-    return [_smallest_part(everything), *pieces]
-
-
-def _smallest_part(requests: list[Timings]) -> Row:
-    seconds, name = min(
-        (timings[name], name)
-        for timings in requests
-        for name in (*PARTS, *PIECES)
-        if timings.get(name) is not None
-    )
+    requests = [timings for mode in modes for timings in found[mode, "request"]]
+    parts = [(timings.get(name), name) for timings in requests for name in (*PARTS, *PIECES)]
+    seconds, name = min((seconds, name) for seconds, name in parts if seconds is not None)
     note = f"smallest of {len(requests)} requests: {name} {seconds * 1e6:.0f} µs"
-    return SMALLEST.exactly(seconds >= 0, seconds, "", note)
+    pieces = [_pieces(mode, found[mode, "request"], found[mode, "engine"]) for mode in modes]
+    return [SMALLEST.exactly(seconds, "", note), *pieces]
 
 
 def _pieces(mode: str, requests: list[Timings], engine: list[float]) -> Row:
@@ -117,14 +103,18 @@ def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"service": [], "bare": []}
     with service.connection() as served:
         answer, _ = served.answer(mode)
-        with bare_route(answer) as url, closing(Connection(url)) as bare:
+        with bare_route(answer, service.folder) as url, closing(Connection(url)) as bare:
             for number in range(ADDED_UNCOUNTED + ADDED_ROUNDS):
                 log(f"round {number + 1} of {ADDED_UNCOUNTED + ADDED_ROUNDS}")
                 pairs = [(served.generate(mode), bare.generate(mode)) for _ in range(ADDED_REQUESTS)]
-                added = [float(timings["latency_seconds"] - _walls(timings)) for timings, _ in pairs]
-                found["service"].append(median(added))
+                found["service"].append(median(map(_added_seconds, [timings for timings, _ in pairs])))
                 found["bare"].append(median(float(timings["latency_seconds"]) for _, timings in pairs))
     return {variant: seconds[ADDED_UNCOUNTED:] for variant, seconds in found.items()}
+
+
+def _added_seconds(timings: Timings) -> float:
+    walls = sum(timings[phase]["wall_seconds"] for phase in PHASES)
+    return float(timings["latency_seconds"] - walls)
 
 
 def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
@@ -237,29 +227,24 @@ class Share(NamedTuple):
     samples: int
 
 
-ServedVariant = tuple[Kind, str, str]
-"""Kind, mode, and `service` or `process`."""
-
-
-def measure_served(service: RunningService, log: Log) -> dict[ServedVariant, list[Share]]:
-    """Shares by round; of traffic only the last answer's, which rests on what all before it left.
+def measure_served(service: RunningService, log: Log) -> dict[tuple[Kind, str, str], list[Share]]:
+    """Shares by round, of the `service` and of this `process`; of the service's traffic only the last answer,
+    which rests on what all before it left.
 
     Raises NotMeasurableError where the service does not sample, or too few samples fall into a request.
     """
     modes = [mode for mode in SERVED_MODES if mode in service.modes]
-    with service.connection() as connection:
-        why = json.loads(connection.get("/v1/modes")[1])["engine"]["no_samples"]
-    if why:
-        raise NotMeasurableError(why)
+    if service.no_samples:
+        raise NotMeasurableError(service.no_samples)
     # Only now: the other checks over HTTP send their requests from a process without torch.
     from service.proof.requests import SampledRequests
 
     log("building steps in this process")
     alone = msgspec.structs.replace(service.settings.engine_settings(""), batch_sizes=[BUCKET])
     requests = SampledRequests(alone, service.cpus, modes)
-    found: dict[ServedVariant, list[Share]] = {}
+    found: dict[tuple[Kind, str, str], list[Share]] = {}
     for kind in KINDS:
-        variants: dict[ServedVariant, Callable[[], Share]] = {}
+        variants: dict[tuple[Kind, str, str], Callable[[], Share]] = {}
         for mode in modes:
             variants[kind, mode, "service"] = partial(_answered, service, kind, mode)
             variants[kind, mode, "process"] = partial(_here, requests, kind, mode)
@@ -279,10 +264,11 @@ def _answered(service: RunningService, kind: Kind, mode: str) -> Share:
 
     # A connection of their own: the service closes one that idles while this process runs steps.
     with service.connection() as connection:
+        ask = partial(connection.generate, mode, kind.new_tokens, sample=kind.sample)
         until = perf_counter() + kind.seconds
-        timings = connection.generate(mode, kind.new_tokens, sample=kind.sample)
+        timings = ask()
         while perf_counter() < until:
-            timings = connection.generate(mode, kind.new_tokens, sample=kind.sample)
+            timings = ask()
     phase: Mapping[str, Any] = timings[kind.phase]
     if kind.name != "traffic" and phase["samples_of"] != "request":
         expected = phase["wall_seconds"] * SAMPLES_PER_SECOND
@@ -302,20 +288,19 @@ def _here(requests: SampledRequests, kind: Kind, mode: str) -> Share:
     return Share(counts.kernel / max(samples, 1), samples)
 
 
-def judge_served(found: Mapping[ServedVariant, list[Share]]) -> list[Row]:
+def judge_served(found: Mapping[tuple[Kind, str, str], list[Share]]) -> list[Row]:
     """Per kind and mode, the difference of the shares, all rounds together."""
     rows = []
     for kind, mode in dict.fromkeys((kind, mode) for kind, mode, _ in found):
         served, own = found[kind, mode, "service"], found[kind, mode, "process"]
-        (count, total), (other, others) = (_together(shares) for shares in (served, own))
+        (count, total), (other, others) = (
+            (sum(share.kernel * share.samples for share in shares), sum(share.samples for share in shares))
+            for shares in (served, own)
+        )
         name = f": {kind.name}, {mode}, {kind.phase}, batch {BUCKET}"
         note = f"{count / total:.3f} of {total:,} samples, {other / others:.3f} of {others:,} in process"
         rows.append(ALIKE.within(difference_of_shares(count, total, other, others), name, note))
     return rows
-
-
-def _together(shares: list[Share]) -> tuple[float, int]:
-    return sum(share.kernel * share.samples for share in shares), sum(share.samples for share in shares)
 
 
 CHECKS: dict[str, Check] = {

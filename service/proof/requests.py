@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor
 
 from models.opening import open_tokenizer
-from models.served import Cache
 from service.engine.generation import Generator, JobResult
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.outcome import build_outcome, timings
@@ -25,11 +24,13 @@ from service.engine.step_shares import StepShares
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
 from service.measure.cases import Bench
-from service.measure.cpu_sampler import SamplerError, counts_of
+from service.measure.cpu_sampler import counts_of
 from service.measure.rounds import Log, in_rounds, isolated
-from service.proof.rows import NotMeasurableError, Property, Row
+from service.proof.rows import Property, Row
 from service.proof.running_service import NEW_TOKENS, PROMPT
+from service.proof.split import sampler_of
 from service.records import PHASES, EngineSettings, Job, Phase, SampleCounts
+from service.step.buffers import Arguments
 from service.step.callables import Step
 from service.step.compile_cache import compile_cache
 from service.step.meters import new_meter
@@ -40,10 +41,14 @@ UNCOUNTED = 2
 """First requests, rounds or jobs that are run and not counted."""
 
 
-def _seconds(request: Callable[[], object]) -> float:
-    began = perf_counter_ns()
-    request()
-    return (perf_counter_ns() - began) / 1e9
+def _seconds(request: Callable[[], object], requests: int = 1) -> float:
+    """The median of some requests in a row."""
+    found = []
+    for _ in range(requests):
+        began = perf_counter_ns()
+        request()
+        found.append((perf_counter_ns() - began) / 1e9)
+    return median(found)
 
 
 # What measuring and recording a request costs
@@ -119,21 +124,21 @@ def measure_instrumentation(bench: Bench, log: Log) -> dict[str, list[float]]:
     count its samples is not in it.
     """
     log("building")
-
-    def seconds(request: Callable[[], object]) -> float:
-        return median([_seconds(request) for _ in range(REQUESTS)])
-
-    def full() -> float:
-        with path.busy():
-            return seconds(path.measured)
-
     with TemporaryDirectory(prefix="launchbound-") as folder, bench.isolated():
         path = RequestPath(bench, bench.modes[-1], Path(folder))
         for _ in range(UNCOUNTED):
             path.measured()
             path.unmeasured()
-        variants: dict[str, Callable[[], float]] = {"full": full, "off": partial(seconds, path.unmeasured)}
+        variants: dict[str, Callable[[], float]] = {
+            "full": partial(_busy_seconds, path, REQUESTS),
+            "off": partial(_seconds, path.unmeasured, REQUESTS),
+        }
         return in_rounds(variants, INSTRUMENTATION_ROUNDS, "instrumentation", log)
+
+
+def _busy_seconds(path: RequestPath, requests: int = 1) -> float:
+    with path.busy():
+        return _seconds(path.measured, requests)
 
 
 def judge_instrumentation(found: Mapping[str, list[float]]) -> list[Row]:
@@ -147,9 +152,6 @@ def judge_instrumentation(found: Mapping[str, list[float]]) -> list[Row]:
 
 LOOP_ROUNDS = 120
 LOOP = Property("the service's code / a minimal loop, whole request", "≤ 1.03", most=1.03)
-
-LoopVariant = tuple[str, str]
-"""Mode, and `service` or `minimal`."""
 
 
 class MinimalLoop:
@@ -189,13 +191,13 @@ class MinimalLoop:
         return self._tokenizer.decode(tokens)
 
 
-def measure_minimal_loop(bench: Bench, log: Log) -> dict[LoopVariant, list[float]]:
-    """Seconds per request by mode, through the service's code and in the minimal loop, which take turns.
+def measure_minimal_loop(bench: Bench, log: Log) -> dict[tuple[str, str], list[float]]:
+    """Seconds per request by mode, through the `service`'s code and in the `minimal` loop, in turns.
 
     Raises RuntimeError where the two differ in a text.
     """
     with TemporaryDirectory(prefix="launchbound-") as folder, bench.isolated():
-        variants: dict[LoopVariant, Callable[[], float]] = {}
+        variants: dict[tuple[str, str], Callable[[], float]] = {}
         for mode in bench.modes:
             log(f"warming {mode}")
             path = RequestPath(bench, mode, Path(folder))
@@ -211,12 +213,7 @@ def measure_minimal_loop(bench: Bench, log: Log) -> dict[LoopVariant, list[float
         return in_rounds(variants, LOOP_ROUNDS, "minimal-loop", log)
 
 
-def _busy_seconds(path: RequestPath) -> float:
-    with path.busy():
-        return _seconds(path.measured)
-
-
-def judge_minimal_loop(found: Mapping[LoopVariant, list[float]]) -> list[Row]:
+def judge_minimal_loop(found: Mapping[tuple[str, str], list[float]]) -> list[Row]:
     rows = []
     for mode in dict.fromkeys(mode for mode, _ in found):
         service, minimal = found[mode, "service"], found[mode, "minimal"]
@@ -235,10 +232,7 @@ class SampledRequests:
         prepare_process(settings.cache_folder, settings.model)
         self._cpus = cpus
         bench = Bench(settings)
-        try:
-            self._sampler = bench.sampler
-        except SamplerError as error:
-            raise NotMeasurableError(str(error)) from error
+        self._sampler = sampler_of(bench)
         with torch.no_grad():
             self._loops = {mode: MinimalLoop(bench, mode, self._labelled) for mode in modes}
 
@@ -262,10 +256,10 @@ class SampledRequests:
     def _labelled(self, step: Step, phase: Phase) -> Step:
         cell, label = self._sampler.label, PHASES.index(phase) + 1
 
-        def run(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        def run(*arguments: *Arguments) -> tuple[Tensor, Tensor]:
             cell.value = label
             try:
-                return step(tokens, positions, last, cache)
+                return step(*arguments)
             finally:
                 cell.value = 0
 

@@ -63,9 +63,9 @@ class Property:
         """As `within`, of the median ratio of two variants, `above` over `below`, by round."""
         return self.within(paired_median_ratio(above, below), of, note)
 
-    def exactly(self, holds: bool, value: float, of: str = "", note: str = "") -> Row:
-        """A row without an interval: it holds for every observation, or it does not."""
-        return self.row("pass" if holds else "fail", Interval(value, value, value, 1), of, note)
+    def exactly(self, value: float, of: str = "", note: str = "") -> Row:
+        """As `within`, of a value without an interval: it lies in the bound for every observation, or not."""
+        return self.within(Interval(value, value, value, 1), of, note)
 
     def not_measurable(self, why: str, of: str = "") -> Row:
         """A row without a number; `why` is its note."""
@@ -97,11 +97,10 @@ def broken(name: str, note: str) -> Row:
     return Row(name=name, bound="runs", verdict="fail", note=note)
 
 
-def share_interval(count: float, total: int, confidence: float = 0.95) -> Interval:
-    """The share `count / total` with its Clopper-Pearson interval."""
-    tail = (1 - confidence) / 2
-    low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, tail))
-    high = 1.0 if count == total else float(betaincinv(count + 1, total - count, 1 - tail))
+def share_interval(count: float, total: int) -> Interval:
+    """The share `count / total` with its Clopper-Pearson interval at 95 %."""
+    low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, 0.025))
+    high = 1.0 if count == total else float(betaincinv(count + 1, total - count, 0.975))
     return Interval(count / total, low, high, total)
 
 
@@ -160,7 +159,23 @@ def run_check(
     was not, and decides no failure where none was.
     """
     runs: list[tuple[dict[Any, list[Any]], float]] = []
-    rows = _rows(name, check, lambda: check.measure(subject, log), runs, off_cpu)
+
+    def measured_once_more() -> list[Row]:
+        found = check.measure(subject, log)
+        runs.append((found, off_cpu.take_share() if off_cpu else 0.0))
+        return _judged(check, runs)
+
+    rows: list[Row] = []
+    try:
+        rows = measured_once_more()
+        if any(row.verdict == "undecided" for row in rows):
+            both = {row.name: row for row in measured_once_more()}
+            rows = [both.get(row.name, row) if row.verdict == "undecided" else row for row in rows]
+    except NotMeasurableError as reason:
+        rows = rows or [claimed.not_measurable(str(reason)) for claimed in check.properties]
+    except Exception as error:  # noqa: BLE001 - a check that breaks is a failed row, and the others still run
+        traceback.print_exc()
+        rows = [*rows, broken(name, f"broke: {type(error).__name__}: {error}"[:300])]
     return rows, [Run(_as_json(found), share) for found, share in runs]
 
 
@@ -170,32 +185,6 @@ def _as_json(found: Mapping[Any, list[Any]]) -> list[tuple[Any, list[Any]]]:
         (key, [list(one.items()) if isinstance(one, Counter) else one for one in samples])
         for key, samples in found.items()
     ]
-
-
-def _rows(
-    name: str,
-    check: Check,
-    measure: Callable[[], dict[Any, list[Any]]],
-    runs: list[tuple[dict[Any, list[Any]], float]],
-    off_cpu: OffCpuTime | None,
-) -> list[Row]:
-    def rows_of_one_more() -> list[Row]:
-        found = measure()
-        runs.append((found, off_cpu.take_share() if off_cpu else 0.0))
-        return _judged(check, runs)
-
-    first: list[Row] = []
-    try:
-        first = rows_of_one_more()
-        if all(row.verdict != "undecided" for row in first):
-            return first
-        both = {row.name: row for row in rows_of_one_more()}
-    except NotMeasurableError as reason:
-        return first or [claimed.not_measurable(str(reason)) for claimed in check.properties]
-    except Exception as error:  # noqa: BLE001 - a check that breaks is a failed row, and the others still run
-        traceback.print_exc()
-        return [*first, broken(name, f"broke: {type(error).__name__}: {error}"[:300])]
-    return [both.get(row.name, row) if row.verdict == "undecided" else row for row in first]
 
 
 def _judged(check: Check, runs: list[tuple[dict[Any, list[Any]], float]]) -> list[Row]:

@@ -31,7 +31,6 @@ from service.proof import over_http
 from service.proof.rows import STYLES, Event, Row, Run, Verdict, broken, run_check
 from service.proof.running_service import running_service
 
-EXIT_FAILED = 1
 PRINT_SECONDS = 5.0
 """At least between two lines of what runs now."""
 
@@ -92,7 +91,7 @@ def main(
     named = {name: names for name, names in report["rows_by_verdict"].items() if name != "passed"}
     shown = ("seconds", "outcome", "complete", "incomplete_because", "counts")
     conclude({"path": str(path), **{name: report[name] for name in shown}, **named})
-    return EXIT_FAILED if report["outcome"] == "failed" else 0
+    return 1 if report["outcome"] == "failed" else 0
 
 
 class _Selftest:
@@ -241,27 +240,25 @@ def new_report(
     `linears` is how linear weights lay in memory, which decides which kernels ran. Only a `complete` one
     stands for its machine and commit.
     """
-    git = git_state()
-    named = tally(rows, finished)
+    git, named = git_state(), tally(rows, finished)
     reasons = why_incomplete(settings, facts, git, named["not_run"])
-    cpu, device = (str(facts.get(key, "unknown")) for key in ("cpu", "device"))
+    unknown = dict.fromkeys(("cpu", "device", "torch", "dtype"), "unknown")
+    known: dict[str, str | int] = {**unknown, "threads": 0, **facts}
     return {
         "format_version": FORMAT_VERSION,
         "commit": git["commit"],
         "dirty": git["dirty"],
-        "machine": " + ".join(dict.fromkeys((cpu, device))),
+        "machine": " + ".join(dict.fromkeys((str(known["cpu"]), str(known["device"])))),
         "cpu": processor_name(),
         "cpu_features": processor_features(),
-        "device": device,
+        "device": known["device"],
         "outcome": outcome_of(named, not reasons),
         "complete": not reasons,
         "incomplete_because": reasons,
         "counts": {name: len(names) for name, names in named.items()},
         "rows_by_verdict": named,
         "detail": sentence(named),
-        "torch": str(facts.get("torch", "unknown")),
-        "threads": facts.get("threads", 0),
-        "dtype": str(facts.get("dtype", "unknown")),
+        **{name: known[name] for name in ("torch", "threads", "dtype")},
         "linears": facts.get("linears"),
         "model": settings.model,
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -1,10 +1,15 @@
-"""What checks send requests to: a service over HTTP, and an engine whose front is this process."""
+"""What checks send requests to: a service over HTTP, a bare FastAPI route, an engine without a service.
+
+Started as `python -m service.proof.running_service`, this is the bare route: what answering costs without an
+engine, a queue or timings. It answers every generation with the JSON that it is given.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,17 +23,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
 
 from loadtests.run.machine import off_cores
 from loadtests.run.target import Target, Unreachable, await_modes
 from service.engine.inbox import local_job
 from service.frames import FrameStream, accept, listen
-from service.front.launch import launched
+from service.front.launch import SERVING, end, launched
 from service.front.settings import Settings
 from service.machine import children_on
 from service.measure.rounds import Log
 from service.parent_death import owned
-from service.records import EngineStatus, Outcome, Stop, ToEngine, ToFront
+from service.records import EngineStatus, Outcome, ToFront
 
 PROMPT = "def mean(values):\n    total = 0\n    for value in values:\n"
 NEW_TOKENS = 32
@@ -46,11 +54,6 @@ class Connection:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._http = HTTPConnection(parts.hostname or "", parts.port, timeout=60)
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        self._http.request("GET", path)
-        response = self._http.getresponse()
-        return response.status, response.read()
 
     def generate(self, mode: str, new_tokens: int = NEW_TOKENS, sample: bool = False) -> dict[str, Any]:
         """The timings of one request, with the client's own `latency_seconds`. Raises RuntimeError."""
@@ -77,12 +80,16 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class RunningService:
-    """A warm service of `settings`; `cpus` are its engine's cores, `folder` keeps its log."""
+    """A warm service of `settings`; `cpus` are its engine's cores, `folder` keeps its log.
+
+    `no_samples`: why its requests are not sampled; None where they are.
+    """
 
     url: str
     settings: Settings
     cpus: list[int]
     folder: Path
+    no_samples: str | None
 
     @property
     def modes(self) -> list[str]:
@@ -93,18 +100,6 @@ class RunningService:
         return closing(Connection(self.url))
 
 
-def service_flags(settings: Settings) -> list[str]:
-    """The command line's flags for `settings`, as far as the checks depend on them."""
-    given = {
-        "model": settings.model,
-        "device": settings.device,
-        "dtype": settings.dtype,
-        "modes": ",".join(settings.modes),
-        "batch-sizes": ",".join(map(str, settings.batch_sizes)),
-    }
-    return [f"--{name}={value}" for name, value in given.items() if value]
-
-
 @contextmanager
 def running_service(settings: Settings, folder: Path, log: Log) -> Iterator[RunningService]:
     """Start a service, wait until it is warm, keep off its engine's cores, end it with the block.
@@ -112,35 +107,75 @@ def running_service(settings: Settings, folder: Path, log: Log) -> Iterator[Runn
     Raises TargetError where it does not become ready, and LaunchError where it does not start or has ended.
     """
     environment = {"LAUNCHBOUND_CACHE_FOLDER": str(settings.cache_folder), "LAUNCHBOUND_API_KEY": None}
-    log_file, lost = folder / "service.log", (ConnectionError, Unreachable)
-    with launched(service_flags(settings), log_file, environment, lost=lost) as url:
+    # As far as the checks depend on them.
+    given = {
+        "model": settings.model,
+        "device": settings.device,
+        "dtype": settings.dtype,
+        "modes": ",".join(settings.modes),
+        "batch-sizes": ",".join(map(str, settings.batch_sizes)),
+    }
+    flags = [f"--{name}={value}" for name, value in given.items() if value]
+    with launched(flags, folder / "service.log", environment, lost=(ConnectionError, Unreachable)) as url:
         ready = await_modes(Target(url), settings.modes, log, WITHOUT_PROGRESS_SECONDS, settled=True)
-        cpus = ready["engine"]["cpus"]
-        with off_cores(cpus):
-            yield RunningService(url, settings, cpus, folder)
+        engine = ready["engine"]
+        with off_cores(engine["cpus"]):
+            yield RunningService(url, settings, engine["cpus"], folder, engine["no_samples"])
+
+
+# A bare route, in a process of its own
+
+
+ANSWER_VARIABLE = "BARE_ROUTE_ANSWER"
+
+
+class Generation(BaseModel):
+    prompts: list[str]
+    max_new_tokens: int
+    ignore_eos: bool
+
+
+@contextmanager
+def bare_route(answer: bytes, folder: Path) -> Iterator[str]:
+    """Run it on this process's cores until the block ends; gives its URL. `answer` is JSON.
+
+    Its output goes to `bare.log` in `folder`. Raises LaunchError where it ends before it listens.
+    """
+    environment = {ANSWER_VARIABLE: answer.decode()}
+    with launched((), folder / "bare.log", environment, module=["service.proof.running_service"]) as url:
+        yield url
+
+
+def main() -> None:
+    """Serve the route as FastAPI's own tutorial would write it: a validated body in, a dictionary out."""
+    answer: dict[str, Any] = json.loads(os.environ[ANSWER_VARIABLE])
+    app = FastAPI()
+
+    @app.post("/v1/modes/{mode}/generate")
+    async def generate(mode: str, body: Generation) -> dict[str, Any]:
+        return answer
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(f"{SERVING}http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    config = uvicorn.Config(app, loop="uvloop", http="httptools", log_config=None, access_log=False)
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 # An engine without a service
 
-WARM_SECONDS = 600.0
-JOB_SECONDS = 60.0
-"""Longest wait for an engine to be warm, and for one job."""
+CONNECT_SECONDS, WARM_SECONDS, JOB_SECONDS = 60.0, 600.0, 60.0
+"""Longest wait for an engine to connect, to be warm, and to do one job."""
 
-STOP_SECONDS = 10.0
 POLL_SECONDS = 0.1
 
 _decode = msgspec.msgpack.Decoder(ToFront).decode
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class BareEngine:
-    """The front's end of the socket at `address`, to which an engine connects, and does one job at a time."""
+    """The front's end of the `stream` to an engine, which does one job at a time."""
 
-    def __init__(self) -> None:
-        self.address = f"launchbound-{secrets.token_hex(16)}-selftest"
-        self._listener = listen(self.address)
-        self._listener.settimeout(POLL_SECONDS)
-        self._stream: FrameStream | None = None
+    def __init__(self, stream: FrameStream) -> None:
+        self._stream = stream
         self._numbers = count()
 
     def overhead_seconds(self, mode: str) -> float:
@@ -149,9 +184,10 @@ class BareEngine:
         Raises RuntimeError where it was not done.
         """
         job = local_job(f"overhead-{next(self._numbers)}", mode, [PROMPT], NEW_TOKENS, ignore_eos=True)
+        job = msgspec.structs.replace(job, sent_ns=perf_counter_ns())
         try:
-            self.send(msgspec.structs.replace(job, sent_ns=perf_counter_ns()))
-            outcome = self._await(lambda message: isinstance(message, Outcome), JOB_SECONDS)
+            self._stream.send(msgspec.msgpack.encode(job))
+            outcome = self.first(lambda message: isinstance(message, Outcome), JOB_SECONDS)
         except (ConnectionError, EOFError) as error:
             raise RuntimeError(f"the engine ended (a job in {mode})") from error
         assert isinstance(outcome, Outcome)
@@ -161,75 +197,59 @@ class BareEngine:
         walls = (timings.prefill.wall_seconds or 0.0) + (timings.decode.wall_seconds or 0.0)
         return (timings.done_ns - timings.taken_ns) / 1e9 - walls - timings.tokenise_seconds
 
-    def await_warm(self, log: Log) -> None:
-        """Return once it is. Raises EOFError where it ends first, RuntimeError after WARM_SECONDS."""
-
-        def is_warm(message: ToFront) -> bool:
-            log("an engine without a service, until it is warm")
-            return isinstance(message, EngineStatus) and message.warm
-
-        self._await(is_warm, WARM_SECONDS)
-
-    def _await(self, wanted: Callable[[ToFront], bool], seconds: float) -> ToFront:
+    def first(self, wanted: Callable[[ToFront], bool], seconds: float) -> ToFront:
+        """The first message that is `wanted`. Raises EOFError where the engine ends, RuntimeError where it
+        does not come within `seconds`.
+        """
         until = monotonic() + seconds
         while monotonic() < until:
-            found = next(filter(wanted, self.receive()), None)
+            arrived = self._stream.receive() if self._stream.wait(POLL_SECONDS * 1e3) else []
+            found: ToFront | None = next(filter(wanted, map(_decode, arrived)), None)
             if found is not None:
                 return found
         raise RuntimeError(f"the engine did not answer within {seconds:.0f} s")
 
-    def receive(self) -> list[ToFront]:
-        """The messages that arrive next; none where none has arrived within POLL_SECONDS.
 
-        Raises EOFError once the engine has closed its end and all are received.
-        """
-        with suppress(TimeoutError):
-            self._stream = self._stream or accept(self._listener)
-        if self._stream is None or not self._stream.wait(POLL_SECONDS * 1e3):
-            return []
-        return [_decode(frame) for frame in self._stream.receive()]
-
-    def send(self, message: ToEngine) -> None:
-        """Never waits. Raises ConnectionError where no engine is there to receive."""
-        if self._stream is None:
-            raise ConnectionError("no engine has connected")
-        self._stream.send(_encode(message))
-
-    def close(self) -> None:
-        self._listener.close()
-        if self._stream is not None:
-            self._stream.close()
+def _accepted(listener: socket.socket) -> FrameStream:
+    listener.settimeout(CONNECT_SECONDS)
+    with suppress(TimeoutError):
+        if stream := accept(listener):
+            return stream
+    raise RuntimeError(f"the engine did not connect within {CONNECT_SECONDS:.0f} s")
 
 
 @contextmanager
 def bare_engine(service: RunningService, log: Log) -> Iterator[BareEngine]:
     """Start an engine of the service's settings on its cores, at batch 1, fully instrumented, until the
-    block ends. Its output goes to `engine.log`. Raises RuntimeError where it does not become warm.
+    block ends. Its output goes to `engine.log`. Raises RuntimeError or EOFError where it is not warm in time.
     """
-    with closing(BareEngine()) as engine, (service.folder / "engine.log").open("ab") as written:
-        settings = msgspec.structs.replace(
-            service.settings.engine_settings(engine.address),
-            cpus=service.cpus,
-            batch_sizes=[1],
-            profile_every=0,
-            instrumentation="full",
-        )
-        argument = msgspec.json.encode(settings).decode()
-        command = owned([sys.executable, "-m", "service.engine.process", argument])
+
+    def is_warm(message: ToFront) -> bool:
+        log("an engine without a service, until it is warm")
+        return isinstance(message, EngineStatus) and message.warm
+
+    settings = msgspec.structs.replace(
+        service.settings.engine_settings(f"launchbound-{secrets.token_hex(16)}-selftest"),
+        cpus=service.cpus,
+        batch_sizes=[1],
+        profile_every=0,
+        instrumentation="full",
+    )
+    argument = msgspec.json.encode(settings).decode()
+    command = owned([sys.executable, "-m", "service.engine.process", argument])
+    with listen(settings.address) as listener, (service.folder / "engine.log").open("ab") as written:
         with children_on(os.sched_getaffinity(0).union(service.cpus)):
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=written, stderr=written, start_new_session=True
             )
         try:
-            engine.await_warm(log)
-            yield engine
+            with closing(_accepted(listener)) as stream:
+                engine = BareEngine(stream)
+                engine.first(is_warm, WARM_SECONDS)
+                yield engine
         finally:
-            try:
-                engine.send(Stop())
-            except ConnectionError:  # it has not connected, or has ended
-                process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import torch
@@ -50,13 +51,14 @@ def run(settings: EngineSettings, names: list[str], write: Callable[[Event], Non
     bench = Bench(msgspec.structs.replace(settings, batch_sizes=sorted({1, *settings.batch_sizes})))
     write(Event(facts=machine_facts(bench)))
     for name in names:
-
-        def log(text: str, name: str = name) -> None:
-            write(Event(name, text))
-
+        log = partial(_progress, write, name)
         log("begins")
         rows, runs = run_check(name, CHECKS[name], bench, log, bench.off_cpu)
         write(Event(name, rows=rows, runs=runs))
+
+
+def _progress(write: Callable[[Event], None], name: str, text: str) -> None:
+    write(Event(name, text))
 
 
 def machine_facts(bench: Bench) -> dict[str, str | int]:

@@ -285,14 +285,7 @@ def test_scrapers_and_orchestrators_call_by_any_name(front: Front, path: str) ->
     assert front.http.get(path, headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "text/plain",
-        "multipart/form-data; boundary=x",
-        None,
-    ],
-)
+@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", None])
 @pytest.mark.parametrize("path", [GENERATE, "/v1/compare", "/v1/studies/operators"])
 def test_a_body_of_another_type_is_a_415_that_names_the_header(
     front: Front, path: str, kind: str | None

@@ -13,13 +13,7 @@ import pytest
 
 from service.engine.inbox import STEP_LIMIT_SECONDS
 from service.front import study_runner
-from service.front.child_process import (
-    CHECK_SECONDS,
-    STARTING,
-    Activity,
-    ProcessWatch,
-    activity,
-)
+from service.front.child_process import CHECK_SECONDS, STARTING, Activity, ProcessWatch, activity
 from service.records import SERVING, Doing
 from tests.support.processes import descendants
 from tests.support.serving import until

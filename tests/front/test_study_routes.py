@@ -124,11 +124,7 @@ def test_events_are_progress_and_then_the_finding_with_what_names_it(here: Place
 
 @pytest.mark.parametrize(
     ("accept", "as_events"),
-    [
-        ("application/json", False),
-        ("*/*", False),
-        ("application/json;q=0.5, text/event-stream;q=0.9", True),
-    ],
+    [("application/json", False), ("*/*", False), ("application/json;q=0.5, text/event-stream;q=0.9", True)],
 )
 def test_events_come_where_they_are_asked_for(here: Place, accept: str, as_events: bool) -> None:
     answer = post(here, "tape", {"Accept": accept})

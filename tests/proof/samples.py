@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 from typing import Any, NamedTuple
@@ -59,7 +59,6 @@ def counted(seconds: Mapping[Code, float], per_second: float = 1e6) -> SampleCou
 
 
 def honest(counts: SampleCounts) -> SampleCounts:
-    """No error."""
     return counts
 
 
@@ -193,23 +192,24 @@ def served(kernel: float) -> Found:
     return found
 
 
+def in_turn(modes: Iterable[str], **seconds: float) -> Found:
+    """Per mode, what takes so many `seconds`, by its name."""
+    return {(mode, name): rounds(value, (mode, name)) for mode in modes for name, value in seconds.items()}
+
+
 def background(ratio: float) -> Found:
     """Steps of 1 ms, which samples in the background make `ratio` times as long; faster ones cost as much."""
-    longer = 1 + FASTER * (ratio - 1)
-    return {
-        (mode, arm): rounds(1e-3 * (longer if arm == "sampled" else 1), (mode, arm))
-        for mode in ("eager", "compiled")
-        for arm in ("sampled", "unsampled")
-    }
+    return in_turn(("eager", "compiled"), sampled=1e-3 * (1 + FASTER * (ratio - 1)), unsampled=1e-3)
 
 
 def minimal_loop(ratio: float) -> Found:
     """Requests of 30 ms in a minimal loop, `ratio` times as long in the service's code."""
-    return {
-        (mode, arm): rounds(30e-3 * (ratio if arm == "service" else 1), (mode, arm))
-        for mode in MODES
-        for arm in ("service", "minimal")
-    }
+    return in_turn(MODES, service=30e-3 * ratio, minimal=30e-3)
+
+
+def instrumentation(full: float) -> Found:
+    """Requests of 30 ms, which take so many seconds with full instrumentation."""
+    return {"full": rounds(full, "full"), "off": rounds(30e-3, "off")}
 
 
 def concurrency(ratio: float) -> Found:
@@ -247,7 +247,7 @@ HONEST: dict[str, Found] = {
     "unclassified": unclassified(),
     "instructions": instructions(500_500),
     "background": background(1.002),
-    "instrumentation": {"full": rounds(30.03e-3, "full"), "off": rounds(30e-3, "off")},
+    "instrumentation": instrumentation(30.03e-3),
     "minimal-loop": minimal_loop(1.01),
     "cuda": cuda(),
     "parts": parts(),
@@ -312,8 +312,7 @@ FAILURES: dict[str, list[Failure]] = {
         Failure("samples that take 300 µs each", background(1.03), ("steps sampled in the background",)),
     ],
     "instrumentation": [
-        Failure("bookkeeping of 1 ms in a request of 30",
-                {"full": rounds(31e-3, "full"), "off": rounds(30e-3, "off")},
+        Failure("bookkeeping of 1 ms in a request of 30", instrumentation(31e-3),
                 ("instrumentation full / off",)),
     ],
     "minimal-loop": [

@@ -145,7 +145,7 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain)
 @pytest.mark.slow
 def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
-    monkeypatch.setattr(gpu_sections, "sizes_modes", lambda: ["inference_mode"])
+    monkeypatch.setattr(gpu_sections, "SIZES_MODES", ["inference_mode"])
     monkeypatch.setattr(gpu_sections, "SIZES_ROUNDS", 2)
     found = rows_of(tmp_path, lambda rows: gpu_sections.sizes(rows, "small", "1,2"))
     assert found["plan"][0]["jobs"] == len(found["job"]) == 4
@@ -164,16 +164,15 @@ def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) ->
 
 
 def test_the_modes_of_the_sizes_are_modes() -> None:
-    assert (
-        {"reduce-overhead", "cuda-graph", "inference_mode"} <= set(gpu_sections.sizes_modes()) <= set(MODES)
-    )
+    named = set(gpu_sections.SIZES_MODES)
+    assert {"reduce-overhead", "cuda-graph", "inference_mode"} <= named <= set(MODES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, dtype: str) -> None:
     monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
-    monkeypatch.setattr(gpu_sections, "ladder_modes", lambda: ["eager", "inference_mode"])
+    monkeypatch.setattr(gpu_sections, "LADDER_MODES", ["eager", "inference_mode"])
     monkeypatch.setattr(gpu_sections, "LADDER_BATCHES", [1, 2])
     monkeypatch.setattr(gpu_sections, "NEW_TOKENS", 64)  # beyond the least reach, as on a GPU
     found = rows_of(tmp_path, lambda rows: gpu_sections.ladder(rows, dtype))

@@ -1,11 +1,12 @@
-"""The document, the table, the last line and the exit code of a selftest."""
+"""A selftest: verdicts by bounds, every row can fail, the document, the table and the exit code."""
 
 from __future__ import annotations
 
 import io
 import json
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -15,12 +16,24 @@ from rich.console import Console
 
 from service.front.settings import Settings
 from service.measure.cpu_sampler import Place
+from service.measure.rounds import Log, OffCpuTime
+from service.measure.symbols import RULES, side_of
 from service.modes import swept_modes
 from service.proof import over_http, runner, worker
-from service.proof.rows import Check, Event, Property, Row, run_check
-from service.proof.runner import new_report
-from service.statistics.intervals import Interval
-from tests.proof.samples import FAILURES
+from service.proof.rows import (
+    Check,
+    Event,
+    NotMeasurableError,
+    Property,
+    Row,
+    count_row,
+    run_check,
+    share_interval,
+)
+from service.proof.runner import ALL_CHECKS, new_report
+from service.statistics.intervals import Interval, median_interval
+from tests.measure.test_symbols import HOST_SAMPLES, KERNEL_SAMPLES
+from tests.proof.samples import CODE, FAILURES, HONEST, Code, Failure, injected, unclassified, without
 
 CHECKS: dict[str, Check] = {**worker.CHECKS, **over_http.CHECKS}
 
@@ -201,3 +214,192 @@ def test_an_unknown_check_is_refused_with_those_there_are() -> None:
     assert runner.choose_checks(None) == list(runner.ALL_CHECKS)
     with pytest.raises(ValueError, match=r"no check 'injectd': try some of injected, "):
         runner.choose_checks(["injectd"])
+
+
+# Verdicts by bounds, repeated runs, disturbed cores, checks that break or cannot measure
+
+
+WITHIN_ONE = Property("row", "≤ 1", most=1.0)
+STRADDLES = [0.9] * 6 + [1.1] * 6
+INSIDE = [0.9] * 40
+OUTSIDE = [1.1, 1.2] * 20
+
+
+def judge(found: dict[str, list[float]]) -> list[Row]:
+    return [WITHIN_ONE.within(median_interval(found["x"]))]
+
+
+def check_of(*runs: list[float], judged: Callable[..., list[Row]] = judge) -> Check:
+    """A check whose runs, in turn, measure these samples."""
+    left = list(runs)
+
+    def measure(subject: object, log: Log) -> dict[str, list[float]]:
+        return {"x": left.pop(0)}
+
+    return Check(measure, judged)
+
+
+def run(check: Check, off_cpu: OffCpuTime | None = None) -> list[Row]:
+    return run_check("x", check, None, lambda text: None, off_cpu)[0]
+
+
+class BusyCore(OffCpuTime):
+    """As if other processes had had the core for these shares of the time, one per run of a check."""
+
+    def __init__(self, *shares: float) -> None:
+        super().__init__()
+        self._shares = list(shares)
+
+    def take_share(self) -> float:
+        return self._shares.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict"), [(INSIDE, "pass"), (OUTSIDE, "fail"), (STRADDLES, "undecided")]
+)
+def test_an_undecided_row_is_judged_again_over_both_runs_together(second: list[float], verdict: str) -> None:
+    (row,) = run(check_of(STRADDLES, second))
+    both = median_interval([*STRADDLES, *second])
+    assert (row.verdict, row.runs) == (verdict, 2)
+    assert (row.value, row.low, row.high) == (both.value, both.low, both.high)
+
+
+def test_a_failure_of_disturbed_runs_alone_is_undecided_and_a_pass_stands() -> None:
+    def judged(found: dict[str, list[float]]) -> list[Row]:
+        claimed = Property("a row", "b", most=1)
+        rows = [claimed.within(Interval(2.5, 2, 3, 8), ": bad"), claimed.within(Interval(0.5, 0, 1, 8))]
+        return [*rows, claimed.exactly(2.0, ": sure")]
+
+    rows = run(check_of(OUTSIDE, OUTSIDE, judged=judged), BusyCore(0.2, 0.2))
+    assert [(row.verdict, row.runs) for row in rows] == [("undecided", 2), ("pass", 1), ("fail", 1)]
+    assert "20%" in rows[0].note
+
+
+def test_a_disturbed_run_is_left_out_where_the_other_was_quiet() -> None:
+    (row,) = run(check_of(OUTSIDE, INSIDE), BusyCore(0.2, 0.0))
+    assert (row.verdict, row.runs) == ("pass", 1)
+    (row,) = run(check_of(OUTSIDE, OUTSIDE), BusyCore(0.2, 0.0))
+    assert (row.verdict, row.runs) == ("fail", 1)
+
+
+def test_a_check_that_breaks_is_a_failed_row_that_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(found: dict[str, list[float]]) -> list[Row]:
+        raise RuntimeError("no such thing")
+
+    (row,) = run(check_of(INSIDE, judged=broken))
+    assert row.verdict == "fail"
+    assert "RuntimeError: no such thing" in row.note
+    assert "no such thing" in capsys.readouterr().err
+
+
+def test_a_check_that_cannot_measure_here_has_its_rows_with_the_reason() -> None:
+    def measure(subject: object, log: Log) -> dict[str, list[float]]:
+        raise NotMeasurableError("no GPU")
+
+    found = run(Check(measure, judge, (WITHIN_ONE, Property("other", "all"))))
+    assert [(row.name, row.verdict, row.note) for row in found] == [
+        ("row", "not measurable here", "no GPU"),
+        ("other", "not measurable here", "no GPU"),
+    ]
+
+
+CLAIMED = Property("a share", "within 25 %", 0.75, 1.25)
+
+
+def interval(low: float, high: float) -> Interval:
+    return Interval((low + high) / 2, low, high, 8)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.80, 0.95, "pass"),
+        (0.70, 0.80, "undecided"),
+        (0.50, 0.74, "fail"),
+        (1.26, 9.00, "fail"),
+        (0.80, math.inf, "undecided"),
+    ],
+)
+def test_a_row_passes_inside_its_bound_fails_outside_and_is_undecided_across_it(
+    low: float, high: float, verdict: str
+) -> None:
+    assert CLAIMED.within(interval(low, high)).verdict == verdict
+
+
+def test_a_count_passes_at_its_bound_and_fails_only_where_the_share_is_surely_lower() -> None:
+    verdicts = {count: count_row("x", count, 40, 35).verdict for count in (40, 35, 34, 31, 30, 0)}
+    assert verdicts == {40: "pass", 35: "pass", 34: "undecided", 31: "undecided", 30: "fail", 0: "fail"}
+
+
+def test_the_interval_of_a_share_is_that_of_clopper_and_pearson() -> None:
+    share = share_interval(8, 10)
+    assert (share.low, share.high) == pytest.approx((0.4439, 0.9748), abs=1e-4)
+    assert share_interval(0, 10).low == 0.0
+    assert share_interval(10, 10).high == 1.0
+
+
+# Every row of every check fails for the error that it is for, and passes without it
+
+
+CASES = [(name, failure) for name, failures in FAILURES.items() for failure in failures]
+
+
+def test_every_check_has_samples_that_fail_it_and_samples_that_pass() -> None:
+    assert list(CHECKS) == list(ALL_CHECKS)
+    assert FAILURES.keys() == set(ALL_CHECKS)
+    assert HONEST.keys() == set(ALL_CHECKS)
+
+
+@pytest.mark.parametrize("name", ALL_CHECKS)
+def test_honest_samples_pass_every_row(name: str) -> None:
+    rows = CHECKS[name].judge(HONEST[name])
+    assert rows
+    assert {row.name: row.verdict for row in rows if row.verdict != "pass"} == {}
+
+
+@pytest.mark.parametrize(("name", "failure"), CASES, ids=[f"{name}: {f.error}" for name, f in CASES])
+def test_the_rows_that_an_error_concerns_fail_and_the_others_do_not(name: str, failure: Failure) -> None:
+    verdicts = {row.name: row.verdict for row in CHECKS[name].judge(failure.found)}
+    concerned = {row for row in verdicts if row.startswith(failure.rows)}
+    assert concerned
+    assert {row: verdicts[row] for row in concerned} == dict.fromkeys(concerned, "fail")
+    assert all(verdicts[row] == "pass" for row in verdicts.keys() - concerned)
+
+
+@pytest.mark.parametrize("name", ALL_CHECKS)
+def test_no_row_is_left_that_no_error_fails(name: str) -> None:
+    failed = {
+        row.name
+        for failure in FAILURES[name]
+        for row in CHECKS[name].judge(failure.found)
+        if row.verdict == "fail"
+    }
+    assert {row.name for row in CHECKS[name].judge(HONEST[name])} <= failed
+
+
+@pytest.mark.parametrize("name", ALL_CHECKS)
+def test_the_rows_of_a_machine_that_cannot_measure_are_rows_that_one_that_can_has(name: str) -> None:
+    names = [row.name for row in CHECKS[name].judge(HONEST[name])]
+    generic = [claimed.name for claimed in CHECKS[name].properties]
+    assert all(any(row.startswith(start) for row in names) for start in generic)
+
+
+SYSTEM = ("clear_page_erms", "[kernel.kallsyms]")
+KIND = {"kernel": "sgemm", "host": "Python"}
+
+
+@pytest.mark.parametrize("removed", [rule.name for rule in RULES])
+def test_without_any_one_rule_some_row_about_the_classes_fails(removed: str) -> None:
+    """Where a kind of injected work, and a tenth of each step, are in code that this rule alone knows."""
+    sides = {code: side_of(*code) for code in (*KERNEL_SAMPLES, *HOST_SAMPLES, SYSTEM)}
+    with without(removed):
+        code = next(code for code, side in sides.items() if side_of(*code) != side)
+        assert rows_that_fail(code, sides[code])
+    assert not rows_that_fail(code, sides[code])
+
+
+def rows_that_fail(code: Code, side: str) -> list[str]:
+    injected_there = CODE if side == "system" else CODE | {KIND[side]: code}
+    rows = CHECKS["injected"].judge(injected(code=injected_there))
+    rows += CHECKS["unclassified"].judge(unclassified(code))
+    return [row.name for row in rows if row.verdict == "fail"]

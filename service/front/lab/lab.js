@@ -1,11 +1,10 @@
 // The lab's frame: navigation, the service's state, the key, and the view that the address names.
 
 import { html, render, useEffect, useErrorBoundary, useMemo, useRef, useState } from "./vendor/htm-preact.js";
-import { addressOf, changeQuery, followed, goTo, readAddress } from "./parts/address.js";
 import { Client } from "./parts/client.js";
-import { KeyDialog } from "./parts/key.js";
-import { ServiceLine, useModes } from "./parts/service.js";
-import { Failed, Loading } from "./parts/states.js";
+import { Failed, Loading, useId } from "./parts/controls.js";
+import { significant } from "./parts/numbers.js";
+import { useLoaded } from "./parts/study.js";
 import { VIEWS } from "./views.js";
 
 function useAddress() {
@@ -91,6 +90,106 @@ function Shown({ view, lab, service, reload }) {
   return html`<h1 ref=${heading} tabindex="-1">${view.title}</h1>
     <p class="sentence">${view.sentence}</p>
     ${content()}`;
+}
+
+// Which view the address names, and the view's own state in its query string.
+
+const FIRST = "play";
+
+/** `{view, query}` of the address; `query` has text values. */
+function readAddress() {
+  const view = /^\/lab\/([a-z-]+)$/.exec(location.pathname)?.[1] ?? FIRST;
+  return { view, query: Object.fromEntries(new URLSearchParams(location.search)) };
+}
+
+/** The address of `view` with this query; null and undefined values are left out. */
+function addressOf(view, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined);
+  const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return `/lab/${view}${text && `?${text}`}`;
+}
+
+/** Show `view`, as a step of the browser's history. */
+function goTo(view, query = {}) {
+  history.pushState(null, "", addressOf(view, query));
+  dispatchEvent(new PopStateEvent("popstate"));
+}
+
+/** Replace values of the query without a step in the history; null removes one. */
+function changeQuery(changes) {
+  const { view, query } = readAddress();
+  history.replaceState(null, "", addressOf(view, { ...query, ...changes }));
+  dispatchEvent(new PopStateEvent("popstate"));
+}
+
+/** An `onClick` for links of the lab: the page stays, with its key; other buttons and keys act as usual. */
+function followed(event) {
+  const held = event.ctrlKey || event.metaKey || event.shiftKey || event.altKey;
+  if (event.defaultPrevented || event.button !== 0 || held) return;
+  const target = new URL(event.currentTarget.href);
+  event.preventDefault();
+  goTo(target.pathname.split("/").pop(), Object.fromEntries(target.searchParams));
+}
+
+// What the service says of itself: its modes, which are asked for again until they are warm.
+
+const AGAIN_MILLISECONDS = 2000;
+
+const ENDS = ["ready", "failed"];
+
+const settled = ({ modes, engine }) => engine?.warm && modes.every(({ state }) => ENDS.includes(state));
+
+/** `[work, reload]` of GET /v1/modes; while modes warm up it is read again every two seconds, if the page is seen. */
+function useModes(client) {
+  const [service, reload] = useLoaded((signal) => client.get("/v1/modes", { signal }));
+  useEffect(() => {
+    if (service.running || service.problem || !service.value || settled(service.value)) return undefined;
+    const timer = setInterval(() => document.hidden || reload(), AGAIN_MILLISECONDS);
+    return () => clearInterval(timer);
+  }, [service]);
+  return [service, reload];
+}
+
+/** One line: model, device, and how many modes are ready. */
+function ServiceLine({ modes, engine }) {
+  const ready = modes.filter(({ state }) => state === "ready").length;
+  const failed = modes.filter(({ state }) => state === "failed").map(({ mode }) => mode);
+  return html`<p class="service">
+    ${engine === null ? "the engine is starting" : served(engine)}
+    ${" "}· ${ready} of ${modes.length} modes ready${failed.length ? `; failed: ${failed.join(", ")}` : ""}
+  </p>`;
+}
+
+function served({ model, parameters, dtype, device_name, device, torch }) {
+  return `${model} (${significant(parameters / 1e6)} M parameters, ${dtype}) on ${device_name || device}, torch ${torch}`;
+}
+
+// Asks for the service's key, which stays in this page's memory.
+
+/** `question`: {problem, give(key), refuse()} while the service wants a key, else null. */
+function KeyDialog({ question }) {
+  const dialog = useRef(null);
+  const id = useId("key");
+  const [key, setKey] = useState("");
+  useEffect(() => {
+    if (question && !dialog.current.open) dialog.current.showModal();
+    if (!question && dialog.current.open) dialog.current.close();
+  }, [question]);
+  const give = (event) => {
+    event.preventDefault();
+    if (key) question.give(key);
+    setKey("");
+  };
+  return html`<dialog ref=${dialog} aria-labelledby="${id}-title" onCancel=${() => question?.refuse()}>
+    <form onSubmit=${give}>
+      <h2 id="${id}-title">This service has a key</h2>
+      <p>${question?.problem.message}. It stays in this page's memory and is gone when the page is closed.</p>
+      <label for=${id}>Key</label>
+      <input id=${id} type="password" autocomplete="off" required value=${key}
+        onInput=${(event) => setKey(event.target.value)} />
+      <button type="submit">Use this key</button>
+    </form>
+  </dialog>`;
 }
 
 render(html`<${Lab} />`, document.getElementById("lab"));

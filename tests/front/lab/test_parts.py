@@ -88,7 +88,7 @@ def test_events_are_read_whole_however_the_stream_is_cut(page: Tab) -> None:
       }
       return found"""
     expected = [{"name": "token", "data": {"text": "é\n"}}, {"name": "result", "data": {"n": 2}}]
-    assert run(page, "parts/events", code, sent) == [expected] * 8
+    assert run(page, "parts/client", code, sent) == [expected] * 8
 
 
 def runs(*steps: tuple[int, float, float], interval: float | None = 0.0) -> list[dict[str, Any]]:
@@ -131,7 +131,7 @@ CROSSED = ((1, 2.0, 1.0), (4, 2.0, 1.5), (16, 2.0, 6.0))
     ],
 )
 def test_a_crossover_is_named_only_where_measured_values_show_it(page: Tab, given: object, said: str) -> None:
-    assert run(page, "parts/crossing", "return it.crossing(it.summary(given), 'eager')", given) == said
+    assert run(page, "parts/batch-curve", "return it.crossing(it.summary(given), 'eager')", given) == said
 
 
 def test_the_parts_of_a_gpu_have_the_wait_in_place_of_kernels(page: Tab, front: Front) -> None:

@@ -1,5 +1,7 @@
 // Numbers as text, by the rules of the reports.
 
+import { html } from "../vendor/htm-preact.js";
+
 /** `value` to `digits` significant digits, never with an exponent: 0.0312, 4.57, 123, 12,300. */
 export function significant(value, digits = 3) {
   if (!Number.isFinite(value)) return "∞";
@@ -18,7 +20,7 @@ export const plain = (value) => value.toLocaleString("en-US", { maximumSignifica
 const SCALES = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]];
 
 /** The scale in which `seconds` is read best: `[seconds per unit, unit]`. */
-export function timeScale(seconds) {
+function timeScale(seconds) {
   return SCALES.find(([scale]) => Math.abs(seconds) >= scale) ?? SCALES.at(-1);
 }
 
@@ -36,4 +38,27 @@ export const percent = (share) => (share === null || share === undefined ? "–"
 export function bytes(count) {
   const found = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([scale]) => count >= scale);
   return found ? `${significant(count / found[0])} ${found[1]}` : `${count} bytes`;
+}
+
+// A measured value with its interval and unit; what is not measured says why.
+
+/**
+ * `unit` "s": seconds, written in the unit that fits; else written after the number ("×", "bytes").
+ * `low` and `high` null: no interval, which is said with `samples`, or with `why`. `value` null: not measured, for the
+ * reason `why`.
+ */
+export function Interval({ value, low = null, high = null, unit = "s", samples = null, why = "", large = false }) {
+  if (value === null || value === undefined) return html`<span class="absent">not measured${why && `: ${why}`}</span>`;
+  const [scale, written] = unit === "s" ? timeScale(value) : [1, unit];
+  const span = () => `${significant(low / scale)}–${significant(high / scale)}${of(samples)}`;
+  const ends = low === null || high === null ? noInterval(samples, why) : span();
+  const text = unit === "s" ? duration(value) : `${significant(value)}${written === "×" ? "" : " "}${written}`;
+  return html`<span class=${large ? "interval large" : "interval"}><b>${text}</b> <span class="soft">(${ends})</span></span>`;
+}
+
+const of = (samples) => (samples === null ? "" : `, n = ${samples}`);
+
+function noInterval(samples, why) {
+  if (samples !== null) return `no interval, n = ${samples}`;
+  return why ? `no interval: ${why}` : "no interval";
 }

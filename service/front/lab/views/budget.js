@@ -1,16 +1,12 @@
 // Budget: operators per step, microseconds per operator and kernels, as sliders that start at this machine's values.
 
 import { html } from "../vendor/htm-preact.js";
-import { HELP, boundsWithin, budgetOf, shareWithin } from "../parts/budget.js";
-import { ByBatch, Points } from "../parts/budget-points.js";
-import { Sliders, asMeasured, quantities } from "../parts/budget-sliders.js";
-import { QueryChoice, chosen } from "../parts/choices.js";
-import { DataLink } from "../parts/data.js";
-import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
+import {
+  ByBatch, HELP, Points, Sliders, WhatIf, asMeasured, boundsWithin, budgetOf, quantities, shareWithin,
+} from "../parts/budget.js";
+import { DataLink, QueryChoice, Question, batchSizes, chosen, modeOptions, readyModes } from "../parts/controls.js";
 import { duration, percent, significant } from "../parts/numbers.js";
-import { Question } from "../parts/question.js";
 import { StudyRun, useStudy } from "../parts/study.js";
-import { WhatIf } from "../parts/what-if.js";
 
 export const name = "budget";
 export const title = "Budget";

@@ -1,15 +1,13 @@
 // Compare: one input through all modes; and dispatch against kernel by batch, until they cross.
 
 import { html, useState } from "../vendor/htm-preact.js";
-import { Choice, Slider, TextArea } from "../parts/controls.js";
 import { BatchCurve } from "../parts/batch-curve.js";
-import { DataLink } from "../parts/data.js";
-import { batchSizes, colourIn, lengths, PROMPT, readyModes } from "../parts/input.js";
-import { Interval } from "../parts/interval.js";
-import { duration } from "../parts/numbers.js";
-import { Empty, Failed, Loading } from "../parts/states.js";
+import {
+  Choice, DataLink, Empty, Failed, Loading, PROMPT, Slider, TextArea, batchSizes, colourIn, lengths, readyModes,
+} from "../parts/controls.js";
+import { Interval, duration } from "../parts/numbers.js";
+import { useWork } from "../parts/study.js";
 import { TimeBar } from "../parts/timebar.js";
-import { useWork } from "../parts/work.js";
 
 export const name = "compare";
 export const title = "Compare";

@@ -1,18 +1,15 @@
 // Dispatcher: one operator's way from Python to its kernel, and a whole step of such calls.
 
 import { html, useState } from "../vendor/htm-preact.js";
-import { CALLS, Switches, autogradShare, sameRun, switchesOf, useRuns } from "../parts/call-runs.js";
-import { PHASES, QueryChoice, chosen } from "../parts/choices.js";
-import { DataLink } from "../parts/data.js";
-import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
-import { Interval } from "../parts/interval.js";
-import { Keys } from "../parts/keys.js";
-import { Question } from "../parts/question.js";
-import { SLICE_COLUMNS, Scrubber, agreementText, micros } from "../parts/slices.js";
-import { Empty } from "../parts/states.js";
-import { StepList } from "../parts/step-list.js";
+import {
+  DataLink, Empty, PHASES, QueryChoice, Question, Table, batchSizes, chosen, modeOptions, readyModes,
+} from "../parts/controls.js";
+import {
+  CALLS, Keys, SLICE_COLUMNS, Scrubber, StepList, Switches, agreementText, autogradShare, micros, sameRun,
+  switchesOf, useRuns,
+} from "../parts/dispatcher.js";
+import { Interval } from "../parts/numbers.js";
 import { StudyRun, useStudy } from "../parts/study.js";
-import { Table } from "../parts/table.js";
 
 export { CALLS };
 export const name = "dispatcher";

@@ -1,13 +1,13 @@
 // Play: one prompt through one mode, its text as it streams, and where its time went.
 
 import { html, useState } from "../vendor/htm-preact.js";
-import { Choice, Slider, TextArea } from "../parts/controls.js";
-import { DataLink } from "../parts/data.js";
-import { batchSizes, colourIn, lengths, modeOptions, PROMPT, readyModes } from "../parts/input.js";
+import {
+  Choice, DataLink, Empty, Failed, Loading, PROMPT, Slider, TextArea, batchSizes, colourIn, lengths, modeOptions,
+  readyModes,
+} from "../parts/controls.js";
 import { duration, significant } from "../parts/numbers.js";
-import { Empty, Failed, Loading } from "../parts/states.js";
-import { partsOf, samplesOf, TimeBar } from "../parts/timebar.js";
-import { useWork } from "../parts/work.js";
+import { useWork } from "../parts/study.js";
+import { TimeBar, partsOf, samplesOf } from "../parts/timebar.js";
 
 export const name = "play";
 export const title = "Play";

@@ -1,10 +1,8 @@
 // Runs: the sweeps under the service's results folder, and their reports.
 
 import { html } from "../vendor/htm-preact.js";
-import { DataLink, save } from "../parts/data.js";
-import { Empty, Failed, Loading } from "../parts/states.js";
-import { Table } from "../parts/table.js";
-import { useLoaded, useWork } from "../parts/work.js";
+import { DataLink, Empty, Failed, Loading, Table, save } from "../parts/controls.js";
+import { useLoaded, useWork } from "../parts/study.js";
 
 export const name = "runs";
 export const title = "Runs";

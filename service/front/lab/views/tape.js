@@ -1,14 +1,12 @@
 // Tape: what autograd records of a computation and keeps for a backward pass; with grad mode off, nothing.
 
 import { html } from "../vendor/htm-preact.js";
-import { PHASES, QueryChoice, chosen } from "../parts/choices.js";
-import { DataLink } from "../parts/data.js";
-import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
+import {
+  DataLink, PHASES, QueryChoice, Question, batchSizes, chosen, modeOptions, readyModes,
+} from "../parts/controls.js";
 import { bytes } from "../parts/numbers.js";
-import { Question } from "../parts/question.js";
 import { StudyRun, useStudy } from "../parts/study.js";
-import { Backward, Forward, Steps } from "../parts/tape-tables.js";
-import { TapeDrawing } from "../parts/tape.js";
+import { Backward, Forward, Steps, TapeDrawing } from "../parts/tape.js";
 
 export const name = "tape";
 export const title = "Tape";

@@ -1,15 +1,12 @@
 // Timeline: one step of two modes, host and device, on one axis.
 
 import { html } from "../vendor/htm-preact.js";
-import { PHASES, QueryChoice, chosen } from "../parts/choices.js";
-import { DataLink } from "../parts/data.js";
-import { batchSizes, modeOptions, readyModes } from "../parts/input.js";
-import { Interval } from "../parts/interval.js";
-import { percent } from "../parts/numbers.js";
-import { Question } from "../parts/question.js";
+import {
+  DataLink, PHASES, QueryChoice, Question, batchSizes, chosen, modeOptions, readyModes,
+} from "../parts/controls.js";
+import { Interval, percent } from "../parts/numbers.js";
 import { StudyRun, useStudy } from "../parts/study.js";
-import { Speedup, Summary, Tax } from "../parts/timeline-figures.js";
-import { Tracks } from "../parts/tracks.js";
+import { Speedup, Summary, Tax, Tracks } from "../parts/timeline.js";
 
 export const name = "timeline";
 export const title = "Timeline";
