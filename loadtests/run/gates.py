@@ -31,9 +31,9 @@ class Gate(msgspec.Struct, frozen=True):
         return self.passed is False and not self.warning
 
 
-def some(names: list[str], most: int = 3) -> str:
+def some(names: list[str]) -> str:
     """The first few of `names`, and whether there are more."""
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 MOST_CLIENT_CPU = 0.80
@@ -174,7 +174,7 @@ class Requests:
             )
         return Gate("disturbed cells", not marked, detail, warning=True)
 
-    def queue(self, run: SweepRun) -> Gate:
+    def queue(self) -> Gate:
         """One request at a time finds an idle engine: what it waits for is work that is not a request's."""
         name = "queue at concurrency 1 is 0"
         if not self._waits:

@@ -74,7 +74,7 @@ class CheckedRows:
             gates.rounds_marked(run),
             gates.gaps(run),
             self._requests.disturbed(),
-            self._requests.queue(run),
+            self._requests.queue(),
             self._requests.merged(run),
             self._counters.fallbacks(run),
             self._delay.gate(),

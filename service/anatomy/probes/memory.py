@@ -16,7 +16,7 @@ from service.anatomy.probes.faults import (
     FaultComparison,
     ProbedModel,
     TimedStep,
-    copies,
+    copied_tensors,
     hidden_of,
 )
 from service.step.process_state import mapped_blocks
@@ -41,14 +41,13 @@ def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
         layer.register_forward_hook(_features_first)
     without, with_fault = probed.served(probed.model, "prefill"), probed.served(faulty, "prefill")
     report("counting copies")
-    before, before_bytes = copies(probed, without)
-    after, after_bytes = copies(probed, with_fault)
+    before, after = ([one.bytes for one in copied_tensors(probed, run)] for run in (without, with_fault))
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        counter=Counter("copies_per_step", before, after),
+        counter=Counter("copies_per_step", len(before), len(after)),
         fault=_features_first,
-        notes=[f"A step copied {before_bytes:,} bytes without and {after_bytes:,} bytes with the fault."],
+        notes=[f"A step copied {sum(before):,} bytes without and {sum(after):,} bytes with the fault."],
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from service.anatomy.common import MedianSeconds, Report, StudyError, attached_note, median_of_ratios
+from service.anatomy.common import MedianSeconds, Report, StudyError, attached_note
 from service.anatomy.probes import compiler, eager, memory
 from service.anatomy.probes.faults import (
     Counter,
@@ -21,7 +21,7 @@ from service.anatomy.probes.faults import (
     step_seconds,
 )
 from service.measure.cases import Bench
-from service.measure.rounds import in_rounds
+from service.measure.rounds import in_rounds, paired_median_ratio
 from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
 from service.study_names import PROBES
@@ -84,7 +84,7 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
     steps = {"without": comparison.without, "with": comparison.with_fault}
     timed = {side: partial(step_seconds, step, bench.synchronise) for side, step in steps.items()}
     without, with_fault = in_rounds(timed, repeats, "0").values()
-    ratio = median_of_ratios(with_fault, without)
+    ratio = paired_median_ratio(with_fault, without)
     return ProbeFinding(
         name=arguments.name,
         without=MedianSeconds.of(median_interval(without)),
