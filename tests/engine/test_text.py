@@ -75,21 +75,21 @@ def test_an_incomplete_character_at_the_end_is_answered_however_the_row_ends(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_text_before_a_stop_string_keeps_its_incomplete_character(stream: bool) -> None:
-    output = complete([A, LEAD_BYTE, B, STOP], 9, stop=[";"], stream=stream)
-    assert (output.text, output.finish_reason) == ("a\ufffdb", "stop")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("new_tokens", [2, 9])
-def test_what_follows_a_stop_string_is_left_out_even_if_incomplete(stream: bool, new_tokens: int) -> None:
-    output = complete([A, STOP_AND_LEAD_BYTE], new_tokens, stop=[";"], stream=stream)
-    assert (output.text, output.finish_reason) == ("a", "stop")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_interrupted_row_keeps_text_that_could_have_begun_a_stop_string(stream: bool) -> None:
-    assert complete([A, B, STOP], 9, stop=[";;;"], stream=stream).text == "ab;"
+@pytest.mark.parametrize(
+    ("tokens", "new_tokens", "stop", "text", "finish_reason"),
+    [
+        ([A, LEAD_BYTE, B, STOP], 9, ";", "a\ufffdb", "stop"),
+        ([A, STOP_AND_LEAD_BYTE], 2, ";", "a", "stop"),
+        ([A, STOP_AND_LEAD_BYTE], 9, ";", "a", "stop"),
+        ([A, B, STOP], 9, ";;;", "ab;", "length"),
+    ],
+    ids=["incomplete before it", "incomplete behind it, at the end", "incomplete behind it", "interrupted"],
+)
+def test_what_follows_a_stop_string_is_left_out_and_nothing_else(
+    tokens: list[int], new_tokens: int, stop: str, text: str, finish_reason: str, stream: bool
+) -> None:
+    output = complete(tokens, new_tokens, stop=[stop], stream=stream)
+    assert (output.text, output.finish_reason) == (text, finish_reason)
 
 
 def test_the_end_of_text_token_stops_a_row_unless_ignored() -> None:

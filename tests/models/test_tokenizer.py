@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,16 +44,10 @@ def test_a_character_that_stays_incomplete_is_shown_at_the_flush() -> None:
     assert stream.flush() == "\ufffd"
 
 
-def test_the_end_of_text_spelt_out_in_a_prompt_is_text() -> None:
+def test_the_end_of_text_spelt_out_in_a_prompt_is_text_and_its_token_is_none() -> None:
     tokens = TOKENIZER.encode(END_OF_TEXT)
     assert TOKENIZER.end_of_text not in tokens
-    assert TOKENIZER.decode(tokens) == END_OF_TEXT
-
-
-def test_the_end_of_text_token_decodes_to_nothing() -> None:
-    a = TOKENIZER.encode("a")
-    b = TOKENIZER.encode("b")
-    assert TOKENIZER.decode([*a, TOKENIZER.end_of_text, *b]) == "ab"
+    assert TOKENIZER.decode([*tokens, TOKENIZER.end_of_text, *tokens]) == 2 * END_OF_TEXT
 
 
 @pytest.mark.parametrize("token", [-1, 4096])
@@ -85,21 +80,22 @@ def test_a_tokenizer_that_does_not_fit_the_model_is_refused() -> None:
         Tokenizer.load(TINY_FOLDER, vocabulary=64)
 
 
-def test_a_missing_tokenizer_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json.*copy"):
-        Tokenizer.load(tmp_path)
+WORDS = tokenizers.models.WordLevel({END_OF_TEXT: 0, "naïve ": 1}, unk_token=END_OF_TEXT)
 
 
-def test_a_broken_tokenizer_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model"')
-    with pytest.raises(TokenizerError, match=r"not a tokenizer.*again"):
-        Tokenizer.load(tmp_path)
-
-
-def test_a_tokenizer_that_is_not_byte_level_is_refused(tmp_path: Path) -> None:
-    import tokenizers
-
-    words = tokenizers.models.WordLevel({END_OF_TEXT: 0, "naïve ": 1}, unk_token=END_OF_TEXT)
-    tokenizers.Tokenizer(words).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(TokenizerError, match="not a byte-level"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"tokenizer\.json.*copy"),
+        ('{"version": "1.0", "model"', r"not a tokenizer.*again"),
+        (tokenizers.Tokenizer(WORDS).to_str(), "not a byte-level"),
+    ],
+    ids=["missing", "broken", "of words"],
+)
+def test_a_file_that_is_missing_broken_or_not_byte_level_is_refused(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(TokenizerError, match=message):
         Tokenizer.load(tmp_path)

@@ -61,15 +61,14 @@ def measured(device: FakeDevice) -> tuple[Interval, int, bool]:
     return queued_time(cast(CudaQueue, device), device.call, device.clock)
 
 
-def test_a_replay_is_queued_far_ahead_and_takes_what_the_device_takes() -> None:
-    seconds, queued, upper_bound = measured(FakeDevice(issue_seconds=10e-6, step_seconds=100e-6))
+@pytest.mark.parametrize(("issue_seconds", "launches", "ahead"), [(10e-6, 1, 16), (500e-6, 200, 4)])
+def test_as_many_calls_are_queued_as_the_driver_takes_ahead_and_take_what_the_device_takes(
+    issue_seconds: float, launches: int, ahead: int
+) -> None:
+    found = measured(FakeDevice(issue_seconds=issue_seconds, step_seconds=100e-6, launches=launches))
+    seconds, queued, upper_bound = found
     assert (seconds.value, seconds.low, seconds.high) == pytest.approx((100e-6,) * 3)
-    assert (queued, seconds.samples, upper_bound) == (16, SAMPLES, False)
-
-
-def test_as_many_calls_are_queued_as_the_driver_takes_ahead() -> None:
-    found = measured(FakeDevice(issue_seconds=500e-6, step_seconds=100e-6, launches=200))
-    assert (found[0].value, *found[1:]) == (pytest.approx(100e-6), 4, False)
+    assert (queued, seconds.samples, upper_bound) == (ahead, SAMPLES, False)
 
 
 def test_where_not_even_one_call_can_be_queued_ahead_the_result_is_an_upper_bound_and_says_so() -> None:
