@@ -136,10 +136,7 @@ def test_the_peak_is_the_largest_running_sum_of_the_hosts_memory_events() -> Non
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [
-        (None, "try one of block, step, matmul"),
-        ("x.exp().add_(1)", "do not change in place"),
-    ],
+    [(None, "try one of block, step, matmul"), ("x.exp().add_(1)", "do not change in place")],
 )
 def test_no_expression_beyond_the_menu_is_evaluated_and_none_that_changes_in_place_is_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, source: str | None, words: str

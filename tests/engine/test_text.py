@@ -60,11 +60,7 @@ def complete(tokens: list[int], new_tokens: int, **options: object) -> Output:
 @pytest.mark.parametrize("options", KINDS)
 @pytest.mark.parametrize(
     ("tokens", "new_tokens", "finish_reason"),
-    [
-        ([A, B, LEAD_BYTE], 3, "length"),
-        ([A, B, LEAD_BYTE, END], 9, "stop"),
-        ([A, B, LEAD_BYTE], 9, "length"),
-    ],
+    [([A, B, LEAD_BYTE], 3, "length"), ([A, B, LEAD_BYTE, END], 9, "stop"), ([A, B, LEAD_BYTE], 9, "length")],
     ids=["length", "end of text", "interrupted"],
 )
 def test_an_incomplete_character_at_the_end_is_answered_however_the_row_ends(

@@ -29,15 +29,9 @@ def settings() -> Iterator[EngineSettings]:
     with tempfile.TemporaryDirectory() as folder:
         save(Transformer(CONFIG, 2, seed=5), folder)
         yield EngineSettings(
-            address="",
-            model=folder,
-            device="cpu",
-            modes=["eager", MODE],
-            batch_sizes=[1, 2],
-            threads=1,
-            linears="aten",
-            cache_folder="",
-        )
+            address="", model=folder, device="cpu", modes=["eager", MODE], batch_sizes=[1, 2], threads=1,
+            linears="aten", cache_folder="",
+        )  # fmt: skip
     torch.set_num_threads(threads)
 
 

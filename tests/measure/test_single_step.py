@@ -6,6 +6,7 @@ import gc
 import platform
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,21 +51,18 @@ def test_an_error_in_what_is_counted_ends_the_counting_and_leaves_the_process_as
     assert counter.count(lambda: None).of("host") < 500
 
 
-def test_a_system_that_ignores_the_trap_flag_is_told_from_one_that_counts_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda patch: patch.setattr(InstructionCounter, "_counted", lambda *_: Counter()), "does not stop"),
+        (lambda patch: patch.setattr(platform, "machine", lambda: "aarch64"), "x86_64 only"),
+        (lambda patch: patch.setenv("CXX", "no-such-compiler"), r"install g\+\+, or set CXX"),
+    ],
+    ids=["the trap flag is ignored", "another processor", "no compiler"],
+)
+def test_where_instructions_cannot_be_counted_the_reason_is_given(
+    spoil: Callable[[pytest.MonkeyPatch], None], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(InstructionCounter, "_counted", lambda counter, run: Counter())
-    with pytest.raises(SingleStepError, match="does not stop after every instruction"):
-        InstructionCounter(tmp_path)
-
-
-def test_another_processor_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    with pytest.raises(SingleStepError, match="x86_64 only"):
-        InstructionCounter(tmp_path)
-
-
-def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(SingleStepError, match="install g\\+\\+, or set CXX"):
+    spoil(monkeypatch)
+    with pytest.raises(SingleStepError, match=said):
         InstructionCounter(tmp_path)

@@ -88,10 +88,7 @@ def test_each_has_two_cores_where_there_are_so_many_and_a_gpu_where_it_runs_on_o
 
 
 def test_a_port_that_is_taken_is_refused_with_the_remedy() -> None:
-    with (
-        bound_socket("127.0.0.1", 0) as taken,
-        pytest.raises(ValueError, match="choose another --port"),
-    ):
+    with bound_socket("127.0.0.1", 0) as taken, pytest.raises(ValueError, match="choose another --port"):
         free_port("127.0.0.1", taken.getsockname()[1])
 
 

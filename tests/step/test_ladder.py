@@ -55,11 +55,7 @@ def buffers(model: Transformer) -> Buffers:
 
 @pytest.mark.parametrize(
     ("mode", "grad", "tape", "inference"),
-    [
-        ("eager", True, True, False),
-        ("no_grad", False, False, False),
-        ("inference_mode", False, False, True),
-    ],
+    [("eager", True, True, False), ("no_grad", False, False, False), ("inference_mode", False, False, True)],
 )
 def test_each_eager_mode_removes_one_layer(
     model: Transformer, buffers: Buffers, mode: str, grad: bool, tape: bool, inference: bool

@@ -120,11 +120,7 @@ def run_untaped(
         with ForwardRecorder() as recorder:
             run()
         saved = saved_during(run, Storages(owned))
-    return UntapedRun(
-        grad=grad,
-        forward=[operator for operator, _ in recorder.seen],
-        held=held(saved),
-    )
+    return UntapedRun(grad=grad, forward=[operator for operator, _ in recorder.seen], held=held(saved))
 
 
 ROWS, WIDTH = 32, 64
