@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from loadtests.run import gates, service_gates
+from loadtests.run import gates
 from loadtests.run.gates import Gate as Gate
+from loadtests.run.gates import Scrapes
 from loadtests.run.rows import ROWS_FILE, RequestRow, each_row
 from loadtests.run.run_file import SweepRun
 from loadtests.run.schedule import Finished
-from loadtests.run.service_gates import Scrapes
 from loadtests.run.target import read_scrapes
 
 VALIDATION_FILE = "validation.json"
@@ -24,10 +24,10 @@ class CheckedRows:
     def __init__(self) -> None:
         self.finished = Finished()
         self._requests = gates.Requests()
-        self._counters = service_gates.Counters()
+        self._counters = gates.Counters()
         self._rate = gates.Rate()
         self._delay = gates.ScheduleDelay()
-        self._texts = service_gates.Texts()
+        self._texts = gates.Texts()
 
     @property
     def failed(self) -> int:
@@ -65,9 +65,9 @@ class CheckedRows:
             self._counters.gate(run, [*earlier, (before, after)]),
             self._rate.gate(),
             gates.client_cpu(run),
-            service_gates.parity(run),
+            gates.parity(run),
             self._texts.gate(run),
-            service_gates.control(self.finished.all_latencies(), run),
+            gates.control(self.finished.all_latencies(), run),
             gates.verdicts(run),
             gates.rounds(run),
             gates.warmup(run),

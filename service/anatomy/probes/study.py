@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from service.anatomy.common import MedianSeconds, Report, StudyError, attached_note
-from service.anatomy.probes import compiler, eager, memory
+from service.anatomy.probes import compiler, eager
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
@@ -139,11 +139,11 @@ TABLE: dict[str, Probe] = {
         cure="Leave the value on the device, and read it after the step, with what goes to the host anyway.",
     ),
     "hidden-copy": Probe(
-        memory.hidden_copy, phase="prefill",
+        eager.hidden_copy, phase="prefill",
         cure="Keep one layout through the step, or copy once where it can be seen, with `.contiguous()`.",
     ),
     "allocator-churn": Probe(
-        memory.allocator_churn,
+        eager.allocator_churn,
         cure="Allocate the buffer once, beside the cache, and write into it in every step.",
     ),
     "grad-mode-mismatch": Probe(
