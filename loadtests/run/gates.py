@@ -1,4 +1,4 @@
-"""Validity gates of a run, its requests and what the service says: they take rows one by one and keep counts."""
+"""Validity gates of a run, its requests and what the service says: they take rows one by one."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from service.anatomy import tape as study
 from service.anatomy.common import StudyError
 from service.anatomy.operators.calls import SAME_CALL
 from service.anatomy.operators.study import OperatorsArguments, list_operators
-from service.anatomy.tape import study
-from service.anatomy.tape.graph import (
+from service.anatomy.tape import (
     Storages,
     execution_order,
     held,
