@@ -274,7 +274,7 @@ def test_without_transformers_the_error_names_its_installation(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    for module in ("loading", "adapter", "tokens"):
+    for module in ("loading", "tokens"):
         monkeypatch.delitem(sys.modules, f"models.hf.{module}", raising=False)
     with pytest.raises(CheckpointError, match=re.escape("pip install 'launchbound[models]'")):
         open_(f"hf:{whole}")

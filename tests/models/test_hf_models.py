@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from models.checkpoint import CheckpointError
-from models.hf.adapter import HuggingFaceModel
+from models.hf.loading import HuggingFaceModel
 from models.opening import content_hash, open_model, open_tokenizer
 from models.served import Served
 from service.step.buffers import allocate

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.checkpoint import CheckpointError
-from models.hf import adapter
+from models.hf import loading
 from tests.models.test_hf_models import opened
 from tests.support.hf_folders import CONTEXT, VOCABULARY, WINDOW, transformers, write_model
 
@@ -43,9 +43,9 @@ def test_where_a_window_is_not_kept_the_context_ends_with_it(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_model(tmp_path / "model", kind, **SLIDING[kind])
-    right = adapter._mask
+    right = loading._mask
     monkeypatch.setattr(
-        adapter, "_mask", lambda places, columns, dtype, _: right(places, columns, dtype, None)
+        loading, "_mask", lambda places, columns, dtype, _: right(places, columns, dtype, None)
     )
     assert opened(folder).config.context == WINDOW
     assert f"beyond its window of {WINDOW} tokens differ" in capsys.readouterr().err
