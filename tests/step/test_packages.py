@@ -14,10 +14,9 @@ from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
 from service.modes import MODES
-from service.step import packages
+from service.step import callables
 from service.step.buffers import Arguments, Buffers, allocate, make_symbolic
-from service.step.callables import Step, build_step
-from service.step.packages import package_identity
+from service.step.callables import Step, build_step, package_identity
 
 pytestmark = pytest.mark.compiles
 
@@ -62,7 +61,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, shared_cache: Path) -> None:
-    monkeypatch.setattr(packages, "cache_dir", lambda: str(shared_cache))
+    monkeypatch.setattr(callables, "cache_dir", lambda: str(shared_cache))
 
 
 def logits(step: Step, buffers: Buffers, arguments: Arguments, position: int) -> Tensor:
@@ -74,7 +73,7 @@ def logits(step: Step, buffers: Buffers, arguments: Arguments, position: int) ->
 
 @pytest.mark.parametrize("enforced", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_one_package_serves_every_length_and_reach(enforced: bool) -> None:
-    made_before = counters["launchbound"][packages.PACKAGES_MADE]
+    made_before = counters["launchbound"][callables.PACKAGES_MADE]
     model = made()
     buffers = buffers_of(model) if enforced else weakly_marked(model)
     eager = build_step(MODES["eager"], model)
@@ -87,7 +86,7 @@ def test_one_package_serves_every_length_and_reach(enforced: bool) -> None:
         torch.testing.assert_close(
             logits(packaged, buffers, arguments, position), expected, atol=1e-5, rtol=1e-5
         )
-    assert counters["launchbound"][packages.PACKAGES_MADE] == made_before + 1
+    assert counters["launchbound"][callables.PACKAGES_MADE] == made_before + 1
 
 
 def test_decode_writes_the_cache_that_the_next_step_reads() -> None:
@@ -107,7 +106,7 @@ def test_a_package_is_found_again_and_not_for_other_weights(monkeypatch: pytest.
     buffers = buffers_of(made())
     arguments = buffers.arguments("decode")
     first = logits(build_step(MODES["aot-inductor"], made()), buffers, arguments, 0)
-    monkeypatch.setattr(packages, "_compile", _refuse)
+    monkeypatch.setattr(callables, "_compile", _refuse)
     assert torch.equal(logits(build_step(MODES["aot-inductor"], made()), buffers, arguments, 0), first)
     with pytest.raises(AssertionError, match="compiled again"):
         build_step(MODES["aot-inductor"], made(seed=4))(*arguments)
@@ -146,8 +145,8 @@ def test_a_compilation_that_fails_leaves_no_package(monkeypatch: pytest.MonkeyPa
         file.write_bytes(b"half")
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr(packages, "cache_dir", lambda: str(tmp_path))
-    monkeypatch.setattr(packages, "_compile", half)
+    monkeypatch.setattr(callables, "cache_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(callables, "_compile", half)
     step = build_step(MODES["aot-inductor"], made())
     with pytest.raises(RuntimeError, match="disk is full"):
         step(*buffers_of(made()).arguments("decode"))
