@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from models.config import Config
 from models.served import layout_of
 from models.transformer import Transformer
 from service.step import loaded_model
 from service.step.loaded_model import GAIN, ROWS, apply_layout, choose
-
-CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=64, context=32)
+from tests.support.small_models import CONFIG
 
 Seconds = dict[str, dict[int, float]]
 
