@@ -486,7 +486,7 @@ class Texts:
             return Gate(name, None, "no prompts with texts of two modes")
         detail = f"{sets - wrong} of {sets} sets of prompts"
         if wrong:
-            detail += f"; different: {some([f'{cell} ({count} ×)' for cell, count in odd.most_common()])}"
+            detail += f"; different: {_counted(odd)}"
         warning = run.engine.get("dtype") != "float32"
         return Gate(name, not wrong, detail, warning=warning)
 

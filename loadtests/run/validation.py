@@ -52,17 +52,12 @@ class CheckedRows:
         """Rows of `part` of the sweep, of whatever stage."""
         return self._counters.sent(part)
 
-    def gates(
-        self, run: SweepRun, before: str | None, after: str | None, earlier: Sequence[Scrapes] = ()
-    ) -> list[Gate]:
-        """All gates, then all warnings.
-
-        `before` and `after` are scrapes of /metrics of the last part, `earlier` those of the parts before it.
-        """
+    def gates(self, run: SweepRun, scrapes: Sequence[Scrapes]) -> list[Gate]:
+        """All gates, then all warnings; `scrapes` of /metrics by part."""
         found = [
             gates.complete(run, self.finished, self.failed),
             self._requests.errors(),
-            self._counters.gate(run, [*earlier, (before, after)]),
+            self._counters.gate(run, scrapes),
             self._rate.gate(),
             gates.client_cpu(run),
             gates.parity(run),
@@ -85,8 +80,8 @@ class CheckedRows:
 
     def gates_of(self, folder: Path, run: SweepRun) -> list[Gate]:
         """As `gates`, with the scrapes of the rows' `folder`."""
-        *earlier, last = (read_scrapes(folder, number) for number in range(1, max(1, len(run.parts)) + 1))
-        return self.gates(run, *last, earlier)
+        parts = range(1, max(1, len(run.parts)) + 1)
+        return self.gates(run, [read_scrapes(folder, number) for number in parts])
 
 
 def check_rows(folder: Path) -> CheckedRows:
