@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
@@ -186,20 +186,23 @@ def build(
     max_batch: int,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    shortened: Config | None = None,
+    context: int | None = None,
 ) -> Transformer:
     """The model called `name`, ready to serve batches of up to `max_batch` rows, its weights in `dtype`.
 
     `name`: `tiny` (trained, ships with the package), `small` or `base` (seeded random weights, for speed
-    work), or a folder written by `save`. `shortened`: `config_of(name)`, with a shorter context. Raises
-    CheckpointError, see `load`.
+    work), or a folder written by `save`. `context` is at most the model's own, which None stands for. Raises
+    CheckpointError for a longer one, and see `load`.
     """
     folder = folder_of(name)
-    if folder is None:
-        model = Transformer(shortened or CONFIGS[str(name)], max_batch, seed=_SEED)
-    else:
-        config, state = load(folder)
-        model = Transformer(shortened or config, max_batch)
+    config, state = (CONFIGS[str(name)], None) if folder is None else load(folder)
+    if context is not None and context > config.context:
+        raise CheckpointError(
+            f"a context of {context} is longer than the {config.context} of {name}: "
+            "set LAUNCHBOUND_CONTEXT to less"
+        )
+    model = Transformer(replace(config, context=context or config.context), max_batch, seed=_SEED)
+    if state is not None:
         if config.tied:
             state["head.weight"] = state["embedding.weight"]
         model.load_state_dict(state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -34,11 +34,11 @@ def open_model(
     remedy, for a model that cannot be loaded, a context that is too long, or a chunk that does not divide it.
     """
     if name.startswith(files.PREFIX):
-        model: Served = _transformers_module("loading").load(
-            files.folder_of(name), rows, device, weights, context, chunk
-        )
+        load = _transformers_module("loading").load
+        model: Served = load(files.folder_of(name), rows, device, weights, context, chunk)
     else:
-        model = _native(name, rows, device, weights, cache, context)
+        model = checkpoint.build(name, rows, device, weights, context)
+        model.rotary = model.rotary.to(cache)
     if model.config.context % chunk:
         # The last chunk of a long prompt is padded, and padding must not be written past the cache.
         raise CheckpointError(
@@ -53,21 +53,6 @@ def _dividing_chunk(context: int, chunk: int) -> int:
     """The largest power of two up to `chunk` that divides `context` and leaves half of it for new tokens."""
     most = max(1, min(chunk, context // 2))
     return min(context & -context, 1 << (most.bit_length() - 1))
-
-
-def _native(
-    name: str, rows: int, device: torch.device, weights: torch.dtype, cache: torch.dtype, context: int | None
-) -> Served:
-    config = checkpoint.config_of(name)
-    if context is not None and context > config.context:
-        raise CheckpointError(
-            f"a context of {context} is longer than the {config.context} of {name}: "
-            "set LAUNCHBOUND_CONTEXT to less"
-        )
-    config = replace(config, context=context or config.context)
-    model = checkpoint.build(name, rows, device, weights, config)
-    model.rotary = model.rotary.to(cache)
-    return model
 
 
 def open_tokenizer(name: str, vocabulary: int) -> ServedTokenizer:

@@ -27,7 +27,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.front.access import EVERYWHERE, exposure, has_key
-from service.front.app import HEADERS, authority, bound_socket, create_app, server_config
+from service.front.app import HEADERS, authority, bound_socket, create_app, listening, server_config
 from service.front.logs import one_line, set_up
 from service.front.machine import CoreClaims
 from service.front.routes.health import missed, obstacle
@@ -172,11 +172,8 @@ def _open_proxy(settings: Settings, own: bool) -> str:
 
 def free_port(host: str, port: int) -> int:
     """`port`, 0: any, which is free now: Serve's proxy takes a number, and binds it in a moment."""
-    try:
-        with bound_socket(host, port) as listener:
-            return int(listener.getsockname()[1])
-    except OSError as error:
-        raise ValueError(f"cannot listen on {host}:{port}: {error}; choose another --port") from error
+    with listening(host, port) as listener:
+        return int(listener.getsockname()[1])
 
 
 def _application() -> ApplicationStatusOverview | None:
@@ -372,10 +369,7 @@ async def with_disconnect(app: ASGIApp, scope: Scope, receive: Receive, send: Se
         finally:
             message.cancel()
 
-    async def run() -> None:
-        await app(scope, receive_or_gone, send)
-
-    running = asyncio.ensure_future(run())
+    running = asyncio.ensure_future(app(scope, receive_or_gone, send))
     try:
         await asyncio.shield(running)
     except asyncio.CancelledError:

@@ -23,6 +23,7 @@ LEAVES = {
 """They import nothing of ours: the front, the engine and the load tests share them."""
 
 OF_LOADTESTS = {
+    "service.machine",
     "service.modes",
     "service.nvml",
     "service.parent_death",

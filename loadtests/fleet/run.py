@@ -59,7 +59,6 @@ State = Literal["not begun", "running", "complete", "not valid", "failed"]
 """`complete` and `not valid` (a gate failed) are final. `failed`: the sweep, or its node, left no results."""
 
 MEASURED: tuple[State, ...] = ("complete", "not valid")
-
 Report = Callable[[str], None]
 Node = dict[str, Any]
 """As Ray lists it."""
@@ -106,10 +105,10 @@ RunError where it is missing, broken or of another format.
 """
 
 
-def alive(ray: ModuleType) -> list[Node]:
-    """The nodes of the cluster that run tasks and say what kind of machine they are."""
-    nodes = (node for node in ray.nodes() if node["Alive"] and LABEL in node["Labels"])
-    return [node for node in nodes if _offers(node, "CPU")]
+def alive(ray: ModuleType, kind: str | None = None) -> list[Node]:
+    """The nodes of the cluster that run tasks and say what kind of machine they are: `kind`, None: any."""
+    kinds = ((node, node["Labels"].get(LABEL)) for node in ray.nodes() if node["Alive"])
+    return [node for node, own in kinds if own and kind in (own, None) and _offers(node, "CPU")]
 
 
 def _offers(node: Node, what: str) -> float:
@@ -272,7 +271,7 @@ class FleetRun:
 
     def _submit(self, task: FleetTask) -> None:
         """All CPUs and GPUs of a node of its kind, so that no other task is there."""
-        nodes = self._nodes_of(task)
+        nodes = alive(self._ray, task.machine)
         sweep = self._ray.remote(sweep_on_node).options(
             num_cpus=min((_offers(node, "CPU") for node in nodes), default=1),
             num_gpus=min((_offers(node, "GPU") for node in nodes), default=int(task.device == "cuda")),
@@ -284,13 +283,10 @@ class FleetRun:
         self._running[ref] = task
         self._note(task, "running", None)
 
-    def _nodes_of(self, task: FleetTask) -> list[Node]:
-        return [node for node in alive(self._ray) if node["Labels"][LABEL] == task.machine]
-
     def _report_missing_nodes(self) -> None:
         """Ray waits for a node of a kind that has none: say so once."""
         for task in self._running.values():
-            if task.name not in self._waiting and not self._nodes_of(task):
+            if task.name not in self._waiting and not alive(self._ray, task.machine):
                 self._waiting.add(task.name)
                 start = f"`ray start --address=HEAD --labels {LABEL}={task.machine}`"
                 self._report(f"{task.name}: waits for a node of kind {task.machine}; start one with {start}")

@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 
 from loadtests.run.run_file import RoundMachine
+from service.machine import pin
 from service.nvml import COLUMNS, MIG_NOTE, NUMBERS, PROGRAM, SAMPLE, TIME_FORMAT
 from service.parent_death import owned
 
@@ -29,19 +30,11 @@ def off_cores(cpus: Iterable[int]) -> Iterator[list[int]]:
     """Exclude `cpus` from the affinity of this process's threads, unless none are left; yields its cores."""
     before = os.sched_getaffinity(0)
     allowed = before - set(cpus) or before
-    _bind(allowed)
+    pin(sorted(allowed))
     try:
         yield sorted(allowed)
     finally:
-        _bind(before)
-
-
-def _bind(cpus: set[int]) -> None:
-    for thread in os.listdir("/proc/self/task"):
-        try:
-            os.sched_setaffinity(int(thread), cpus)
-        except ProcessLookupError:
-            continue  # the thread ended since it was listed
+        pin(sorted(before))
 
 
 MOST_STEAL = 0.02

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from loadtests.run import gates, service_gates
+from loadtests.run import gates
 from loadtests.run.gates import Gate as Gate
+from loadtests.run.gates import Scrapes
 from loadtests.run.rows import ROWS_FILE, RequestRow, each_row
 from loadtests.run.run_file import SweepRun
 from loadtests.run.schedule import Finished
-from loadtests.run.service_gates import Scrapes
 from loadtests.run.target import read_scrapes
 
 VALIDATION_FILE = "validation.json"
@@ -24,10 +24,10 @@ class CheckedRows:
     def __init__(self) -> None:
         self.finished = Finished()
         self._requests = gates.Requests()
-        self._counters = service_gates.Counters()
+        self._counters = gates.Counters()
         self._rate = gates.Rate()
         self._delay = gates.ScheduleDelay()
-        self._texts = service_gates.Texts()
+        self._texts = gates.Texts()
 
     @property
     def failed(self) -> int:
@@ -52,29 +52,24 @@ class CheckedRows:
         """Rows of `part` of the sweep, of whatever stage."""
         return self._counters.sent(part)
 
-    def gates(
-        self, run: SweepRun, before: str | None, after: str | None, earlier: Sequence[Scrapes] = ()
-    ) -> list[Gate]:
-        """All gates, then all warnings.
-
-        `before` and `after` are scrapes of /metrics of the last part, `earlier` those of the parts before it.
-        """
+    def gates(self, run: SweepRun, scrapes: Sequence[Scrapes]) -> list[Gate]:
+        """All gates, then all warnings; `scrapes` of /metrics by part."""
         found = [
             gates.complete(run, self.finished, self.failed),
             self._requests.errors(),
-            self._counters.gate(run, [*earlier, (before, after)]),
+            self._counters.gate(run, scrapes),
             self._rate.gate(),
             gates.client_cpu(run),
-            service_gates.parity(run),
+            gates.parity(run),
             self._texts.gate(run),
-            service_gates.control(self.finished.all_latencies(), run),
+            gates.control(self.finished.all_latencies(), run),
             gates.verdicts(run),
             gates.rounds(run),
             gates.warmup(run),
             gates.rounds_marked(run),
             gates.gaps(run),
             self._requests.disturbed(),
-            self._requests.queue(run),
+            self._requests.queue(),
             self._requests.merged(run),
             self._counters.fallbacks(run),
             self._delay.gate(),
@@ -85,8 +80,8 @@ class CheckedRows:
 
     def gates_of(self, folder: Path, run: SweepRun) -> list[Gate]:
         """As `gates`, with the scrapes of the rows' `folder`."""
-        *earlier, last = (read_scrapes(folder, number) for number in range(1, max(1, len(run.parts)) + 1))
-        return self.gates(run, *last, earlier)
+        parts = range(1, max(1, len(run.parts)) + 1)
+        return self.gates(run, [read_scrapes(folder, number) for number in parts])
 
 
 def check_rows(folder: Path) -> CheckedRows:

@@ -11,7 +11,6 @@ from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
-    median_of_ratios,
     resolve_bucket,
     resolve_case,
     resolve_modes,
@@ -19,6 +18,7 @@ from service.anatomy.common import (
 from service.anatomy.operators.calls import device_work, record
 from service.anatomy.step_times import StepTimes, split_step, time_steps
 from service.measure.cases import Bench, Case
+from service.measure.rounds import paired_median_ratio
 from service.measure.step_costs import DispatchSplit
 from service.modes import MODES
 from service.statistics.boundedness import Bound, bound, crossover, device_bound_index
@@ -245,7 +245,7 @@ def mode_gains(
             effective=MODES[mode].effect(device_type).name,
             dispatch_ratio=_ratio(split.dispatch, own.dispatch),
             kernel_ratio=_ratio(split.kernel, own.kernel),
-            speedup=median_of_ratios(times[key].walls, times[mode, batch].walls),
+            speedup=paired_median_ratio(times[key].walls, times[mode, batch].walls),
         )
         for (mode, batch), split in splits.items()
         if batch == key[1] and mode != key[0]
@@ -310,7 +310,7 @@ def make_point(
         kernel_seconds=split.kernel,
         device_bound_index=index,
         bound=bound(index) or "launch-bound",
-        speedup=median_of_ratios(times[first, batch].walls, own.walls),
+        speedup=paired_median_ratio(times[first, batch].walls, own.walls),
         source=split.source,
         without_dispatch_speedup=without_dispatch(step.value, kernel, null),
         disturbed=own.disturbed,

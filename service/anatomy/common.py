@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Protocol
@@ -15,7 +14,7 @@ from service.machine import pin
 from service.measure.cases import Bench, Case
 from service.modes import GradMode
 from service.records import EngineSettings, Phase
-from service.statistics.intervals import Interval, median_interval
+from service.statistics.intervals import Interval, named_fields
 from service.step.loaded_model import Precision
 from service.step.process_state import prepare_process
 from service.step.profiling import profiler_attached
@@ -88,13 +87,7 @@ class MedianSeconds(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, interval: Interval) -> MedianSeconds:
-        low, high = (end if math.isfinite(end) else None for end in (interval.low, interval.high))
-        return cls(median_seconds=interval.value, low=low, high=high, samples=interval.samples)
-
-
-def median_of_ratios(above: Sequence[float], below: Sequence[float]) -> Interval:
-    """The median of the pairs' ratios: a pair's steps run close together, in one state of the machine."""
-    return median_interval([a / b for a, b in zip(above, below, strict=True)])
+        return cls(**named_fields(interval, "median_seconds"))
 
 
 ATTACHED = (

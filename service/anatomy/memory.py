@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes
-from service.anatomy.tape.graph import TapeOfStep, distinct_bytes, tape_of_step
+from service.anatomy.tape import TapeOfStep, distinct_bytes, tape_of_step
 from service.measure.cases import Bench
 from service.records import Phase
 from service.step.buffers import Buffers

@@ -14,9 +14,10 @@ from torch import Tensor
 from torch._inductor import metrics
 from torch.nn import functional
 
-from service.anatomy.common import Report, StudyError, attached_note, median_of_ratios
+from service.anatomy.common import Report, StudyError, attached_note
 from service.anatomy.layers.variants import State, Variant, time_variants
 from service.measure.cases import Bench
+from service.measure.rounds import paired_median_ratio
 from service.statistics.intervals import Interval, median_interval
 
 Norm = Callable[[Tensor, Tensor, float], Tensor]
@@ -126,7 +127,7 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
             RmsNormForm(name=name, call=median_interval(seconds[name]), kernels=kernels.get(name))
             for name in forms
         ],
-        opaque_ratio=median_of_ratios(seconds["custom, compiled"], seconds["ATen, compiled"]),
+        opaque_ratio=paired_median_ratio(seconds["custom, compiled"], seconds["ATen, compiled"]),
         notes=notes,
     )
 

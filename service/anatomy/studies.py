@@ -27,7 +27,7 @@ STUDIES: dict[str, tuple[str, str, str]] = {
     "operators": ("operators.study", "OperatorsArguments", "list_operators"),
     "layers": ("layers.study", "LayersArguments", "measure_layers"),
     "budget": ("budget", "BudgetArguments", "draw_budget"),
-    "tape": ("tape.study", "TapeArguments", "read_tape"),
+    "tape": ("tape", "TapeArguments", "read_tape"),
     "timeline": ("timeline", "TimelineArguments", "draw_timeline"),
     "memory": ("memory", "MemoryArguments", "read_memory"),
     "operator": ("operator_call", "OperatorCallArguments", "follow_call"),

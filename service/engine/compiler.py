@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from service.measure.compiled_library import BuildError, compiled_library
 from service.modes import Effect
+from service.step.callables import PACKAGES_MADE
 from service.step.compile_cache import (
     CacheRefused,
     discard,
@@ -32,7 +33,6 @@ from service.step.compile_cache import (
     warn,
 )
 from service.step.device import is_device_lost, is_out_of_memory
-from service.step.packages import PACKAGES_MADE
 
 OURS = "launchbound"
 WRAPPERS, CPP_WRAPPERS, FROZEN = "wrappers", "cpp_wrappers", "frozen_wrappers"

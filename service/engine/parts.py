@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from models.opening import content_hash, open_tokenizer, revision
+from models.opening import open_tokenizer, revision
 from models.served import ServedTokenizer
 from service.engine.compiler import CacheRetry, ColdStarts
 from service.engine.step_shares import StepShares
@@ -21,7 +21,7 @@ from service.engine.warmup import Warmup
 from service.records import EngineSettings, EngineStatus, MatrixRate, MemoryBandwidth, ModeStatus
 from service.step.buffers import Buffers, allocate
 from service.step.callables import build_step
-from service.step.compile_cache import code_of, compile_cache
+from service.step.compile_cache import code_of
 from service.step.device import device_name, free_memory, is_out_of_memory, memory
 from service.step.loaded_model import LoadedModel, load_model
 from service.step.parity import DECODE_STEPS
@@ -57,7 +57,7 @@ class EngineParts:
         return EngineStatus(
             pid=os.getpid(),
             model=settings.model,
-            model_hash=content_hash(settings.model),
+            model_hash=loaded.content_hash,
             model_revision=revision(settings.model),
             parameters=loaded.parameters,
             layers=config.layers,
@@ -129,19 +129,19 @@ def build_parts(
         )
     tokenizer = open_tokenizer(settings.model, model.config.vocabulary)
     buffers = allocate(model, settings.batch_sizes, chunk, precision.cache)
-    compiled = compile_cache(settings.cache_folder)
+    code = code_of(settings.cache_folder, settings.model)
     sizes = (chunk, settings.context, settings.threads, settings.device)
-    key = f"{content_hash(settings.model)} {precision.name} {sizes}"
-    shares = StepShares(compiled, _no_samples(settings, loaded.device.type))
+    key = f"{loaded.content_hash} {precision.name} {sizes}"
+    shares = StepShares(code.parent, _no_samples(settings, loaded.device.type))
     warmup = Warmup(
         settings.modes,
         model,
         buffers,
         announce,
         partial(build_step, precision=precision),
-        ColdStarts(compiled, key),
+        ColdStarts(code.parent, key),
         shares,
-        CacheRetry(code_of(settings.cache_folder, settings.model), key) if retries_cache else None,
+        CacheRetry(code, key) if retries_cache else None,
     )
     return EngineParts(settings, loaded, tokenizer, buffers, warmup, shares)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from service.records import (
     SampleCounts,
     StepProfile,
 )
-from service.statistics.intervals import Interval, median_interval, unpaired_ratio
+from service.statistics.intervals import median_interval, named_fields, unpaired_ratio
 from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, measured_arguments, set_positions
 from service.step.callables import Step
 from service.step.device import free_memory, is_device_lost, reason
@@ -158,23 +157,15 @@ class KernelTimes:
     def of_mode(self, mode: str) -> list[KernelTime]:
         """All that is known of a mode, each with its interval."""
         return [
-            _kernel_time(phase, bucket, shape, median_interval(list(samples)))
+            KernelTime(
+                phase=phase,
+                batch=bucket,
+                **shape._asdict(),
+                **named_fields(median_interval(list(samples)), "seconds"),
+            )
             for ((name, phase, bucket), shape), samples in self._samples.items()
             if name == mode
         ]
-
-
-def _kernel_time(phase: Phase, batch: int, shape: StepShape, seconds: Interval) -> KernelTime:
-    low, high = (end if math.isfinite(end) else None for end in (seconds.low, seconds.high))
-    return KernelTime(
-        phase=phase,
-        batch=batch,
-        **shape._asdict(),
-        seconds=seconds.value,
-        low=low,
-        high=high,
-        samples=seconds.samples,
-    )
 
 
 ROUNDS = 8
@@ -307,10 +298,7 @@ class DeviceMeasurements:
             phase=phase,
             batch=bucket,
             **step_shape(arguments)._asdict(),
-            seconds=seconds.value,
-            low=seconds.low,
-            high=seconds.high,
-            samples=seconds.samples,
+            **named_fields(seconds, "seconds"),
             queued=queued,
             upper_bound=upper_bound,
         )

@@ -116,9 +116,9 @@ def serve(settings: Settings) -> int:
     if os.environ.get("WEB_CONCURRENCY", "1") != "1":
         return _bad_input("WEB_CONCURRENCY: this service has one front process, as its counters live in it")
     try:
-        listener = bound_socket(settings.host, settings.port, settings.unread_timeout_seconds)
-    except OSError as error:
-        return _bad_input(f"cannot listen on {settings.host}:{settings.port}: {error}; choose another --port")
+        listener = listening(settings.host, settings.port, settings.unread_timeout_seconds)
+    except ValueError as error:
+        return _bad_input(str(error))
     cores = share_cpus(settings.cores)
     os.sched_setaffinity(0, cores)
     refusals: list[str] = []
@@ -214,6 +214,14 @@ def bound_socket(host: str, port: int, unread_seconds: float = 0) -> socket.sock
         raise
     listener.set_inheritable(False)
     return listener
+
+
+def listening(host: str, port: int, unread_seconds: float = 0) -> socket.socket:
+    """As `bound_socket`, but raises ValueError with the remedy."""
+    try:
+        return bound_socket(host, port, unread_seconds)
+    except OSError as error:
+        raise ValueError(f"cannot listen on {host}:{port}: {error}; choose another --port") from error
 
 
 def url_of(listener: socket.socket) -> str:

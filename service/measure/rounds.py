@@ -12,7 +12,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import TypeVar
 
 from service.machine import pin
-from service.statistics.intervals import Interval, median_interval
+from service.statistics.intervals import Interval, exponential, median_interval
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -41,8 +41,19 @@ def paired_median_ratio(above: Sequence[float], below: Sequence[float]) -> Inter
     Unlike a t interval it does not widen because one round was disturbed. Raises ValueError for unequal
     lengths or values that are not positive.
     """
-    logs = median_interval([math.log(a / b) for a, b in zip(above, below, strict=True)])
-    return Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high), logs.samples)
+    return exponential(median_interval([math.log(a / b) for a, b in zip(above, below, strict=True)]))
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Within: no garbage is collected."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

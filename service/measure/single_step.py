@@ -8,7 +8,6 @@ some 15 µs there, so what is counted runs tens of thousands of times slower.
 from __future__ import annotations
 
 import ctypes
-import gc
 import platform
 import sys
 from collections import Counter
@@ -19,6 +18,7 @@ import numpy as np
 
 from service.measure.compiled_library import BuildError, compiled_library
 from service.measure.cpu_sampler import Place, Places
+from service.measure.rounds import collector_off
 from service.records import Side
 
 CALLS_BEFORE = 20
@@ -74,13 +74,8 @@ class InstructionCounter:
         return self.count(run)
 
     def _counted(self, run: Callable[[], object]) -> Counter[Place]:
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
+        with collector_off():
             addresses, counts = self._stepped(run)
-        finally:
-            if collecting:
-                gc.enable()
         places = Places()
         found: Counter[Place] = Counter()
         for address, count in zip(addresses.tolist(), counts.tolist(), strict=True):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean, stdev, variance
+from typing import Any
 
 import numpy as np
 from scipy.special import bdtr, ndtri, stdtrit
@@ -29,9 +30,10 @@ class Interval:
         return self.low > 1.0 or self.high < 1.0
 
 
-def as_json(interval: Interval) -> dict[str, float | int | None]:
-    """Its fields; an end that too few values leave open (infinite) is None."""
-    return {name: value if math.isfinite(value) else None for name, value in asdict(interval).items()}
+def named_fields(interval: Interval, value: str) -> dict[str, Any]:
+    """Its fields, `value` the name of the first; an end that too few values leave open (infinite) is None."""
+    low, high = (end if math.isfinite(end) else None for end in (interval.low, interval.high))
+    return {value: interval.value, "low": low, "high": high, "samples": interval.samples}
 
 
 def t_quantile(freedom: float, probability: float) -> float:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import os
+import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch.utils._pytree import tree_map
 
 from models.served import Cache
 from service.modes import GradMode, Mode
+from service.step.buffers import symbolic_size
 from service.step.graphs import captured_step, record_cuda_graph
 from service.step.loaded_model import Precision
-from service.step.packages import packaged_step
 
 Step = Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]
 """(tokens, positions, last, cache) → (logits, greedy token); shapes as in `Served.forward`.
@@ -129,3 +139,144 @@ def _with_injected_work(run: Step, injected: InjectedWork) -> Step:
         return result
 
     return with_injected_work
+
+
+# Steps compiled ahead of time: exported, packaged by AOTInductor, and run without Python in them
+
+PACKAGES_MADE = "packages_made"
+"""Among torch's compile counters, in the group `launchbound`: packages compiled because none was found."""
+
+Package = Callable[[list[Tensor]], list[Tensor]]
+"""Runs a loaded package on its tensors in order; the list it is given is emptied."""
+
+
+def packaged_step(
+    model: nn.Module, options: dict[str, Any]
+) -> Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]:
+    """A step of `model` as a package, which its first call makes, or finds made by an earlier process.
+    `options` are settings of `torch._inductor.config`. Sizes that the arguments mark as dynamic stay so.
+    """
+    package: Package | None = None
+
+    def step(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        nonlocal package
+        if package is None:
+            package = _package(model, options, (tokens, positions, last, cache))
+        flat = [tokens, positions, last]
+        for layer in cache:
+            flat += layer
+        logits, greedy = package(flat)
+        return logits, greedy
+
+    return step
+
+
+def _package(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...]) -> Package:
+    """The step of `model` for the like of `arguments`, from the cache of compiled code or made new."""
+    folder = Path(cache_dir()) / "packages"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = folder / f"{package_identity(model, options, arguments)}.pt2"
+    if not file.exists():
+        with TemporaryDirectory(dir=folder) as unfinished:
+            made = _compile(model, options, arguments, Path(unfinished) / file.name)
+            counters["launchbound"][PACKAGES_MADE] += 1
+            # Renamed into place when it is complete: a process that is ended meanwhile leaves no half of one.
+            os.replace(made, file)
+    run: Package = torch._inductor.aoti_load_package(str(file)).loader.boxed_run
+    return run
+
+
+def _compile(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...], file: Path) -> str:
+    # Tensors of inference mode cannot be traced into an exported program.
+    with torch.inference_mode(False), torch.no_grad():
+        program = torch.export.export(
+            PositionalStep(model),
+            # Not the arguments themselves: export takes off the marks of those that it is given.
+            tree_map(Tensor.detach, arguments),
+            dynamic_shapes=_dynamic(arguments),
+            # Of a symbolic length it cannot prove all that is true of every length in its range.
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
+        return torch._inductor.aoti_compile_and_package(
+            program, package_path=str(file), inductor_configs=dict(options)
+        )
+
+
+class PositionalStep(nn.Module):
+    """`model` with the signature of a step: export reads names from it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = self.model(tokens, positions, last, cache)
+        return result
+
+
+def _dynamic(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The symbolic dimensions of a step's arguments: a length of tokens, one reach for the whole cache."""
+    tokens, _, _, cache = arguments
+    reach = _dimension("reach", cache[0][0])
+    return _dimension("length", tokens), None, None, tuple((reach, reach) for _ in cache)
+
+
+def _dimension(name: str, tensor: Tensor) -> dict[int, Any] | None:
+    size = symbolic_size(tensor)
+    if size is None:
+        return None
+    if size.enforced:
+        return {1: torch.export.Dim(name, min=size.least, max=size.most)}
+    # A dimension with a name would refuse to be asked for more than its range.
+    return {1: torch.export.Dim.DYNAMIC(min=size.least, max=size.most)}
+
+
+def package_identity(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...]) -> str:
+    """Hex digits of all that a package depends on, from torch to the arguments' layout; weights, because a
+    package may hold them packed.
+    """
+    device = arguments[0].device
+    # With its number, which is written into the code of operators that are not compiled.
+    gpu = str, torch.cuda.get_device_name, torch.cuda.get_device_capability
+    parts = [
+        torch.__version__,
+        sys.version,
+        torch.backends.cpu.get_cpu_capability(),
+        [of(device) for of in gpu if device.type == "cuda"],
+        torch.get_num_threads(),
+        [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
+        sorted(options.items()),
+        _code(model),
+        _weights(model),
+        [
+            (t.dtype, t.device.type, t.shape, t.stride(), symbolic_size(t))
+            for t in [*arguments[:3], *(tensor for layer in arguments[3] for tensor in layer)]
+        ],
+    ]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _code(model: nn.Module) -> list[tuple[str, str]]:
+    """The classes that `model` is made of, each with the digest of its source file."""
+    kinds = {type(module) for module in model.modules()}
+    sources = {(f"{kind.__module__}.{kind.__qualname__}", inspect.getsourcefile(kind)) for kind in kinds}
+    return sorted((name, _digest([Path(file).read_bytes()])) for name, file in sources if file)
+
+
+def _weights(model: nn.Module) -> str:
+    if model not in _WEIGHTS:
+        tensors = (*model.parameters(), *model.buffers())
+        _WEIGHTS[model] = _digest(
+            tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data for tensor in tensors
+        )
+    return _WEIGHTS[model]
+
+
+_WEIGHTS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+
+
+def _digest(blocks: Iterable[bytes | memoryview]) -> str:
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(block)
+    return digest.hexdigest()

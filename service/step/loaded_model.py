@@ -50,12 +50,16 @@ def choose_precision(requested: str | None, device: torch.device) -> Precision:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """`model` and what it was loaded with; it has `parameters` weights, tied ones counted once."""
+    """`model` and what it was loaded with; it has `parameters` weights, tied ones counted once.
+
+    `content_hash` is that of the files, or of the seed.
+    """
 
     device: torch.device
     precision: Precision
     cpus: list[int]
     model: Served
+    content_hash: str
     parameters: int
     linears: LinearLayout
 
@@ -82,10 +86,11 @@ def load_model(settings: EngineSettings) -> LoadedModel:
         settings.prefill_chunk,
     )
     parameters = sum(p.numel() for p in model.parameters())
-    key = f"{content_hash(settings.model)} {precision.name} {threads} {device_name(device)}"
+    content = content_hash(settings.model)
+    key = f"{content} {precision.name} {threads} {device_name(device)}"
     casts = precision.autocast is not None
     linears = apply_layout(model, settings.linears, settings.cache_folder, key, casts)
-    return LoadedModel(device, precision, cpus, model, parameters, linears)
+    return LoadedModel(device, precision, cpus, model, content, parameters, linears)
 
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from service.anatomy import tape as study
 from service.anatomy.common import StudyError
 from service.anatomy.operators.calls import SAME_CALL
 from service.anatomy.operators.study import OperatorsArguments, list_operators
-from service.anatomy.tape import study
-from service.anatomy.tape.graph import (
+from service.anatomy.tape import (
     Storages,
     execution_order,
     held,
@@ -136,10 +136,7 @@ def test_the_peak_is_the_largest_running_sum_of_the_hosts_memory_events() -> Non
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [
-        (None, "try one of block, step, matmul"),
-        ("x.exp().add_(1)", "do not change in place"),
-    ],
+    [(None, "try one of block, step, matmul"), ("x.exp().add_(1)", "do not change in place")],
 )
 def test_no_expression_beyond_the_menu_is_evaluated_and_none_that_changes_in_place_is_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, source: str | None, words: str

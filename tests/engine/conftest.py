@@ -1,22 +1,13 @@
-"""What the engine's tests share: the inbox with both ends of its socket, and the process's globals."""
+"""What the engine's tests share: the process's globals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
-from tests.engine.sockets import SocketPair
 from tests.support.start_up import few_samples
-
-
-@pytest.fixture
-def sockets(tmp_path: Path) -> Iterator[SocketPair]:
-    made = SocketPair(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -141,9 +141,7 @@ class TinyEngine:
             self.modes[name] = ConfiguredMode(MODES[name], status, steps)
 
     def merged(
-        self,
-        arrivals: dict[int, list[Job]],
-        cancellations: dict[int, set[str]] | None = None,
+        self, arrivals: dict[int, list[Job]], cancellations: dict[int, set[str]] | None = None
     ) -> Served:
         queue = ArrivingQueue(dict(arrivals), dict(cancellations or {}))
         meter = CountingMeter(queue)

@@ -1,28 +1,31 @@
-"""One job through the engine's own loop: padding, chunks, sampling, ends, and what it costs between steps."""
+"""One job through the engine's own loop: padding, chunks, ends, text, sampling, and costs between steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from models.checkpoint import TINY_FOLDER, build
-from models.tokenizer import Tokenizer
+from models.tokenizer import ByteLevelStream, Tokenizer
 from service.engine import generation
 from service.engine.generation import DeviceFeed, Generator, HostFeed, JobResult, new_feed, prefill
 from service.engine.inbox import local_job
-from service.engine.text import JobError
+from service.engine.text import Completions, JobError, encode_prompts
 from service.modes import MODES
-from service.records import Job, Token
+from service.records import Job, Output, Token
 from service.step.buffers import Buffers, allocate
 from service.step.callables import Step, build_step
 from service.step.meters import Copied, HostMeter, Readings
+from service.step.sampling import Sampler, nucleus
 
 PROMPT = "def mean(values):\n"
 LONG = "import os\n" * 40
@@ -208,3 +211,184 @@ def test_steps_that_are_launched_before_tokens_arrive_write_the_same_text(
     (text, steps), (stopped, fewer), (sampled, _) = waited
     assert fewer < steps == 23
     assert run() == [(text, steps), (stopped, fewer + 1), (sampled, steps)]
+
+
+# Tokens become the same text however a row ends; a prompt that cannot fit is refused
+
+A, B, LEAD_BYTE, STOP, STOP_AND_LEAD_BYTE, END = range(6)
+BYTES = [b"a", b"b", b"\xc3", b";", b";\xc3", b"</s>"]
+"""C3 begins a character of two bytes. This end of text has bytes, as those of some models have."""
+
+KINDS: list[dict[str, object]] = [
+    {},
+    {"stream": True},
+    {"stop": ["absent"]},
+    {"stream": True, "stop": ["absent"]},
+]
+
+
+class ByteTokenizer(Tokenizer):
+    """Six tokens, given by their bytes."""
+
+    def __init__(self) -> None:
+        self.ends = frozenset([END])
+
+    def bytes_of(self, token: int) -> bytes:
+        return BYTES[token]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        return b"".join(map(self.bytes_of, tokens)).decode(errors="replace")
+
+    def stream(self) -> ByteLevelStream:
+        return ByteLevelStream(self)
+
+
+def complete(tokens: list[int], new_tokens: int, **options: object) -> Output:
+    """One row's output after `tokens`; asserts that what is streamed is exactly its text."""
+    job = local_job("a", "eager", ["x"], new_tokens, **options)
+    rows = Completions(job, ByteTokenizer())
+    streamed = ""
+    for token in tokens:
+        assert not rows.complete
+        streamed += "".join(row.unsent() for _, row in rows.take_in([token]))
+    streamed += "".join(row.unsent() for _, row in rows.end())
+    assert not rows.end()
+    if job.stream:
+        assert streamed == rows.outputs()[0].text
+    return rows.outputs()[0]
+
+
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize(
+    ("tokens", "new_tokens", "finish_reason"),
+    [([A, B, LEAD_BYTE], 3, "length"), ([A, B, LEAD_BYTE, END], 9, "stop"), ([A, B, LEAD_BYTE], 9, "length")],
+    ids=["length", "end of text", "interrupted"],
+)
+def test_an_incomplete_character_at_the_end_is_answered_however_the_row_ends(
+    tokens: list[int], new_tokens: int, finish_reason: str, options: dict[str, object]
+) -> None:
+    output = complete(tokens, new_tokens, **options)
+    assert (output.text, output.finish_reason) == ("ab\ufffd", finish_reason)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "new_tokens", "stop", "text", "finish_reason"),
+    [
+        ([A, LEAD_BYTE, B, STOP], 9, ";", "a\ufffdb", "stop"),
+        ([A, STOP_AND_LEAD_BYTE], 2, ";", "a", "stop"),
+        ([A, STOP_AND_LEAD_BYTE], 9, ";", "a", "stop"),
+        ([A, B, STOP], 9, ";;;", "ab;", "length"),
+    ],
+    ids=["incomplete before it", "incomplete behind it, at the end", "incomplete behind it", "interrupted"],
+)
+def test_what_follows_a_stop_string_is_left_out_and_nothing_else(
+    tokens: list[int], new_tokens: int, stop: str, text: str, finish_reason: str, stream: bool
+) -> None:
+    output = complete(tokens, new_tokens, stop=[stop], stream=stream)
+    assert (output.text, output.finish_reason) == (text, finish_reason)
+
+
+def test_the_end_of_text_token_stops_a_row_unless_ignored() -> None:
+    tokenizer = Tokenizer.load(TINY_FOLDER)
+    for ignore, expected in ((False, ["stop", None]), (True, [None, None])):
+        rows = Completions(local_job("a", "eager", ["x", "y"], 3, ignore_eos=ignore), tokenizer)
+        rows.take_in([tokenizer.end_of_text, 5])
+        assert [row.finish_reason for row in rows._rows] == expected
+        assert not rows.complete
+    rows = Completions(local_job("a", "eager", ["x", "y"], 3), tokenizer)
+    for tokens in ([tokenizer.end_of_text, 5], [9, 6], [9, 7]):
+        rows.take_in(tokens)
+    assert rows.complete
+    assert [output.token_ids for output in rows.outputs()] == [[tokenizer.end_of_text], [5, 6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "longest", "size"),
+    [
+        ("é" * 101, 2, "202 bytes is over the limit of 200"),
+        ("é" * 3201, None, "6402 bytes is over the limit of 6400"),
+        ([0] * 101, 2, "101 tokens is over the limit of 100"),
+    ],
+)
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(
+    prompt: str | list[int], longest: int | None, size: str
+) -> None:
+    unwilling: Any = SimpleNamespace(
+        vocabulary=8, longest_token_bytes=longest, encode=lambda _: pytest.fail("it was encoded")
+    )
+    with pytest.raises(JobError, match=f"a prompt of {size} for a context of 100: shorten it"):
+        encode_prompts([prompt], unwilling, 100, 1)
+
+
+# Sampling after the step: which tokens are drawn, the nucleus, and what it costs
+
+
+def test_a_nucleus_is_the_fewest_likeliest_tokens_that_reach_top_p() -> None:
+    probabilities = torch.tensor([[0.1, 0.5, 0.15, 0.25], [0.97, 0.01, 0.01, 0.01]])
+    for top_p, kept in ((0.7, [{1, 3}, {0}]), (0.76, [{1, 2, 3}, {0}]), (0.5, [{1}, {0}]), (0.0, [{1}, {0}])):
+        likeliest, order = nucleus(probabilities, top_p)
+        rows = zip(likeliest, order, strict=True)
+        assert [set(tokens[left > 0].tolist()) for left, tokens in rows] == kept
+        assert torch.equal(likeliest[likeliest > 0], probabilities.gather(-1, order)[likeliest > 0])
+
+
+@pytest.mark.parametrize(("temperature", "timed"), [(0.0, 0), (1e-300, 0), (1.0, 1)])
+def test_a_greedy_job_runs_no_operator_of_sampling(temperature: float, timed: int) -> None:
+    job = local_job("a", "eager", ["x"], 9, temperature=temperature, seed=1)
+    logits, readings = torch.full((4, 5), -100.0), Readings()
+    logits[:, 3] = 100.0
+    assert (
+        Sampler(job, torch.device("cpu")).choose(logits, logits.argmax(dim=-1), readings).tolist() == [3] * 4
+    )
+    assert len(readings.sampling) == timed
+
+
+LIMITS: list[dict[str, Any]] = [{}, {"top_k": 7}, {"top_p": 0.8}, {"top_k": 40, "top_p": 0.9}]
+
+
+def sampler(rows: int, **options: Any) -> Sampler:
+    return Sampler(local_job("a", "eager", ["x"] * rows, 9, **options), torch.device("cpu"))
+
+
+def by_multinomial(logits: Tensor, seed: int, top_k: int = 10**6, top_p: float = 1.0) -> list[int]:
+    """As torch draws from what the limits leave of `logits`, [rows, vocabulary], at a temperature of 0.7."""
+    scores = logits.float() / 0.7
+    threshold = scores.topk(min(top_k, scores.shape[-1])).values[:, -1:]
+    probabilities = scores.where(scores >= threshold, -torch.inf).softmax(dim=-1)
+    generator = torch.Generator().manual_seed(seed)
+    if top_p == 1.0:
+        return torch.multinomial(probabilities, 1, generator=generator).squeeze(-1).tolist()
+    likeliest, order = nucleus(probabilities, top_p)
+    return order.gather(-1, torch.multinomial(likeliest, 1, generator=generator)).squeeze(-1).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_a_seed_draws_what_multinomial_draws_and_nothing_of_probability_0(
+    limits: dict[str, Any], dtype: torch.dtype
+) -> None:
+    logits = torch.randn(4, 500, generator=torch.Generator().manual_seed(1)).to(dtype)
+    logits[:, ::2] = -torch.inf
+    before, greedy = logits.clone(), logits.argmax(dim=-1)
+    for seed in range(50):
+        made = sampler(3, temperature=0.7, seed=seed, **limits)
+        tokens = made.choose(logits, greedy, Readings()).tolist()
+        assert tokens == [*by_multinomial(logits[:3], seed, **limits), greedy[3]]
+        assert all(token % 2 for token in tokens)
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+@pytest.mark.parametrize("rows", [3, 4])
+def test_no_operator_of_sampling_reads_the_device_or_copies_a_number_to_it(
+    limits: dict[str, Any], rows: int
+) -> None:
+    logits = torch.randn(4, 500)
+    made, greedy = sampler(rows, temperature=0.7, seed=1, **limits), logits.argmax(dim=-1)
+    with profile(activities=[ProfilerActivity.CPU]) as session:
+        made.choose(logits, greedy, Readings())
+    names = {event.name for event in session.events()}
+    assert "aten::exponential_" in names
+    of_the_host = {"_local_scalar_dense", "nonzero", "lift_fresh", "scalar_tensor"}
+    assert not names & {f"aten::{name}" for name in of_the_host}

@@ -21,13 +21,15 @@ from tests.support.made_plans import make_report, read_rows
 from tests.support.made_results import make_results, scrape_text
 from tests.support.sweeping import validate
 
+Made = tuple[SweepRun, list[RequestRow]]
+changed = msgspec.structs.replace
+
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepRun, list[RequestRow]]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = make_results(tmp_path_factory.mktemp("made"))
     return read_run(folder), [
-        msgspec.structs.replace(row, text_digest=f"{row.batch_size}/{row.round}/{row.index}")
-        for row in read_rows(folder)
+        changed(row, text_digest=f"{row.batch_size}/{row.round}/{row.index}") for row in read_rows(folder)
     ]
 
 
@@ -39,11 +41,9 @@ def gate(name: str, run: SweepRun, rows: Iterable[RequestRow], *scrapes: str) ->
 
 def altered(rows: list[RequestRow], chosen: Callable[[RequestRow], bool], **fields: Any) -> list[RequestRow]:
     """`rows`, the chosen ones with other `fields`."""
-    return [msgspec.structs.replace(row, **fields) if chosen(row) else row for row in rows]
+    return [changed(row, **fields) if chosen(row) else row for row in rows]
 
 
-Made = tuple[SweepRun, list[RequestRow]]
-changed = msgspec.structs.replace
 COMPILED = "compiled b=4 short n=32 c=1"
 
 
@@ -71,7 +71,7 @@ def test_counts_of_one_replica_are_not_held_against_the_rows_of_all(made: Made) 
     run, rows = made
     name = "client rows = server's count"
     assert gate(name, run, rows).failed
-    found = gate(name, changed(run, plan=msgspec.structs.replace(run.plan, replicas=True)), rows)
+    found = gate(name, changed(run, plan=changed(run.plan, replicas=True)), rows)
     assert found.passed is None
     assert found.detail.startswith("not judged: several replicas")
 
@@ -91,8 +91,7 @@ def test_eager_against_itself_warns_beyond_two_percent_only(made: Made, slower: 
     run, rows = made
     name = "eager against itself"
     slowed = [
-        msgspec.structs.replace(row, latency_seconds=slower * row.latency_seconds) if row.control else row
-        for row in rows
+        changed(row, latency_seconds=slower * row.latency_seconds) if row.control else row for row in rows
     ]
     found = gate(name, run, slowed)
     assert (found.passed, found.warning) == (passed, True)
@@ -104,7 +103,7 @@ def test_more_than_one_request_in_a_hundred_that_queued_is_a_warning(made: Made)
     run, rows = made
     name = "queue at concurrency 1 is 0"
     assert gate(name, run, rows).passed
-    one = [msgspec.structs.replace(rows[-1], queue_seconds=0.003), *rows[:-1]]
+    one = [changed(rows[-1], queue_seconds=0.003), *rows[:-1]]
     assert gate(name, run, one).passed
     assert "1 of 288" in gate(name, run, one).detail
     many = altered(rows, compiled, queue_seconds=0.0008)
@@ -200,13 +199,13 @@ def arrivals(cell: Cell, delay: float = 1e-4, count: int = 200) -> list[RequestR
             "queue_seconds": free - start - SERVICE_SECONDS,
         }
         of_cell = {"cell": cell.name, "load": cell.load, "rate": cell.rate, "request_id": str(index)}
-        rows.append(msgspec.structs.replace(A_ROW, **of_cell, **at, **waited))
+        rows.append(changed(A_ROW, **of_cell, **at, **waited))
     return rows
 
 
 def refused(row: RequestRow) -> RequestRow:
     """The same request, refused because the queue was full."""
-    return msgspec.structs.replace(row, status=429, error="64 requests are unfinished", queue_seconds=None)
+    return changed(row, status=429, error="64 requests are unfinished", queue_seconds=None)
 
 
 @pytest.mark.parametrize("cell", [PAST, OWN_RATE], ids=lambda cell: cell.name)
@@ -226,7 +225,7 @@ def test_what_a_full_queue_refuses_is_no_error(cell: Cell) -> None:
 
 def test_a_failure_past_saturation_stays_an_error_and_a_refusal_below_it_is_a_warning() -> None:
     rows = arrivals(PAST)
-    rows[3] = msgspec.structs.replace(rows[3], status=500, error="the engine broke")
+    rows[3] = changed(rows[3], status=500, error="the engine broke")
     rows[4] = refused(rows[4])
     found = gate("no errors", run_of(PAST), rows)
     assert found.failed
@@ -245,7 +244,7 @@ def test_a_failure_past_saturation_stays_an_error_and_a_refusal_below_it_is_a_wa
 def test_a_refusal_of_requests_sent_one_at_a_time_is_an_error(stage: Any, cell: Cell) -> None:
     rows = arrivals(PAST)
     closed = {"cell": cell.name, "load": cell.load, "stage": stage}
-    rows[0] = msgspec.structs.replace(refused(rows[0]), **closed)
+    rows[0] = changed(refused(rows[0]), **closed)
     assert not rows[0].rejected
     assert gate("no errors", run_of(PAST), rows).failed
 
@@ -272,9 +271,7 @@ def test_sends_later_than_a_share_of_the_latency_without_load_are_a_warning(
 def test_the_rate_of_own_arrivals_is_checked_and_a_cut_block_by_what_it_sent() -> None:
     name = "achieved/target rate"
     assert gate(name, run_of(OWN_RATE), arrivals(OWN_RATE)).passed
-    slower = [
-        msgspec.structs.replace(row, start=1.05 * row.intended_start) for row in arrivals(OWN_RATE, count=30)
-    ]
+    slower = [changed(row, start=1.05 * row.intended_start) for row in arrivals(OWN_RATE, count=30)]
     assert gate(name, run_of(OWN_RATE), slower).failed
     assert gate(name, run_of(PAST), arrivals(PAST, count=12)).passed
     alone = gate(name, run_of(PAST), arrivals(PAST, count=1))

@@ -294,9 +294,7 @@ def share_cut(load: float, requests: int, blocks: int, at_once: int = 1) -> floa
 
 
 @pytest.mark.parametrize("at_once", [1, 4, 16])
-def test_below_saturation_fewer_than_one_block_in_a_hundred_is_cut_and_past_it_most(
-    at_once: int,
-) -> None:
+def test_below_saturation_fewer_than_one_block_in_a_hundred_is_cut_and_past_it_most(at_once: int) -> None:
     assert share_cut(0.5, 36, 1000, at_once) < 0.01
     assert share_cut(0.9, 200, 400, at_once) < 0.01
     assert share_cut(2.0, 400, 100, at_once) > 0.9

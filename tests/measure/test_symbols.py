@@ -128,18 +128,22 @@ def address_of(library: ctypes.CDLL, function: str) -> int:
     return address
 
 
-@pytest.mark.parametrize("inside", [0, 4])
-def test_a_function_of_the_interpreter_is_named_by_its_address(inside: int) -> None:
-    address = address_of(ctypes.pythonapi, "_PyEval_EvalFrameDefault")
-    function, binary = Namer().name(address + inside)
-    assert function == "_PyEval_EvalFrameDefault"
-    assert "python" in binary
-
-
-@pytest.mark.parametrize("function", ["aoti_torch_cpu_mm_out", "aoti_torch_delete_tensor_object"])
-def test_a_function_of_torch_is_named_by_its_address(function: str) -> None:
-    found, binary = Namer().name(address_of(ctypes.CDLL(str(LIBTORCH)), function))
-    assert (found, Path(binary).name) == (function, LIBTORCH.name)
+@pytest.mark.parametrize(
+    ("library", "function"),
+    [
+        (ctypes.pythonapi, "_PyEval_EvalFrameDefault"),
+        *(
+            (ctypes.CDLL(str(LIBTORCH)), f"aoti_torch_{name}")
+            for name in ("cpu_mm_out", "delete_tensor_object")
+        ),
+    ],
+)
+def test_a_function_of_the_interpreter_or_of_torch_is_named_by_an_address_in_it(
+    library: ctypes.CDLL, function: str
+) -> None:
+    found, binary = Namer().name(address_of(library, function) + 4)
+    assert found == function
+    assert ("python" if library is ctypes.pythonapi else LIBTORCH.name) in binary
 
 
 ASSEMBLY = """

@@ -25,6 +25,7 @@ from service.engine import loop
 from service.engine.inbox import LocalInbox
 from service.engine.text import JobError, encode_prompts
 from service.records import EngineSettings
+from tests.models.test_checkpoint import pickle_instead, truncate
 from tests.support.hf_folders import BEGIN, VOCABULARY, transformers, write_model
 from tests.support.small_models import SMALL
 
@@ -67,14 +68,6 @@ def lose_shard(folder: Path) -> None:
 def name_elsewhere(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../a.safetensors"}}')
-
-
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def pickle_instead(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
 def configure(folder: Path, **changes: object) -> None:
@@ -128,7 +121,7 @@ def spoil(folder: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"holds no model\.safetensors: give"),
     "pickles": (pickle_instead, r"pytorch_model\.bin.*refused.*save_pretrained"),
-    "truncated": (lambda f: cut(f / "model.safetensors"), r"corrupt or truncated.*fetch it again"),
+    "truncated": (truncate, r"corrupt or truncated.*fetch it again"),
     "shard missing": (lose_shard, r"lacks model-00002-of-00002\.safetensors, which.*fetch"),
     "shard elsewhere": (name_elsewhere, "names no weights of this folder"),
     "tensor missing": (lose_tensor, r"lack.* model\.norm\.weight, which.*fetch both"),
@@ -255,8 +248,13 @@ def hub_cache(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     files.folder_of.cache_clear()
 
 
-def test_a_hub_id_is_the_commit_that_it_names(hub_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hub_id_is_the_commit_that_it_names_and_only_what_the_hub_has_has_one(
+    whole: Path, hub_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert revision("tiny") is None
+    assert revision(f"hf:{whole}") is None
     for commit in COMMITS:
+        assert revision(f"hf:{hub_cache / 'snapshots' / commit}") == commit
         assert revision(f"hf:someone/model@{commit}") == commit
         assert files.folder_of(f"hf:someone/model@{commit}") == hub_cache / "snapshots" / commit
     assert capsys.readouterr().err == ""
@@ -272,17 +270,11 @@ def test_a_hub_id_without_a_commit_says_which_it_is(
         files.folder_of("hf:someone/model@v9")
 
 
-def test_only_what_the_hub_has_has_a_commit(whole: Path, hub_cache: Path) -> None:
-    assert revision("tiny") is None
-    assert revision(f"hf:{whole}") is None
-    assert revision(f"hf:{hub_cache / 'snapshots' / COMMITS[0]}") == COMMITS[0]
-
-
 def test_without_transformers_the_error_names_its_installation(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    for module in ("loading", "adapter", "tokens"):
+    for module in ("loading", "tokens"):
         monkeypatch.delitem(sys.modules, f"models.hf.{module}", raising=False)
     with pytest.raises(CheckpointError, match=re.escape("pip install -e '.[models]'")):
         open_(f"hf:{whole}")

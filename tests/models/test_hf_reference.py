@@ -63,18 +63,9 @@ def test_a_ragged_batch_of_tiny_gives_the_logits_and_64_greedy_tokens_of_transfo
 
 def test_an_untied_head_and_other_shapes_are_exported_too(tmp_path: Path) -> None:
     config = Config(
-        layers=2,
-        width=24,
-        heads=4,
-        kv_heads=4,
-        head_width=10,
-        hidden=40,
-        vocabulary=50,
-        context=128,
-        rope_theta=500.0,
-        norm_epsilon=1e-3,
-        tied=False,
-    )
+        layers=2, width=24, heads=4, kv_heads=4, head_width=10, hidden=40, vocabulary=50, context=128,
+        rope_theta=500.0, norm_epsilon=1e-3, tied=False,
+    )  # fmt: skip
     ours = Transformer(config, 2, seed=3).eval()
     with torch.no_grad():
         for parameter in ours.parameters():

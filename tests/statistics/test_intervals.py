@@ -12,10 +12,10 @@ from scipy import stats
 from service.statistics.intervals import (
     Interval,
     answered,
-    as_json,
     least_requests,
     mean_interval,
     median_interval,
+    named_fields,
     paired_ratio,
     quantile_interval,
     rate_interval,
@@ -80,8 +80,8 @@ def test_ends_that_touch_one_exclude_nothing_and_open_ones_are_null_in_json() ->
     assert not Interval(0.9, 0.8, 1.0, 8).excludes_one
     assert Interval(1.05, 1.01, 1.09, 8).excludes_one
     assert Interval(0.97, 0.95, 0.99, 8).excludes_one
-    assert as_json(Interval(1.0, -math.inf, math.inf, 1)) == {
-        "value": 1.0, "low": None, "high": None, "samples": 1,
+    assert named_fields(Interval(1.0, -math.inf, math.inf, 1), "seconds") == {
+        "seconds": 1.0, "low": None, "high": None, "samples": 1,
     }  # fmt: skip
 
 

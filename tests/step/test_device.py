@@ -1,4 +1,4 @@
-"""Which device is used, and by whom; which errors end the engine, and which only their request or mode."""
+"""Which device is used, by whom, and which errors end the engine; what it can do; how weights lie on it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
+from models.config import Config
+from models.served import layout_of
+from models.transformer import Transformer
 from service.records import EngineSettings
-from service.step import loaded_model
+from service.statistics.intervals import Interval
+from service.step import loaded_model, roofs
+from service.step.buffers import allocate
 from service.step.device import (
     choose_device,
     free_memory,
@@ -24,8 +30,11 @@ from service.step.device import (
     root_cause,
     sharing_note,
 )
+from service.step.device_time import MOST_HOLD_SECONDS, SAMPLES, CudaQueue, queued_time
 from service.step.graphs import CaptureError
-from tests.support.fake_cuda import pretend_devices
+from service.step.loaded_model import GAIN, ROWS, apply_layout, choose
+from tests.support import small_models
+from tests.support.fake_cuda import FakeDevice, pretend_devices
 
 
 def accelerator_error(message: str, code: int | None = None) -> torch.AcceleratorError:
@@ -248,3 +257,143 @@ def test_where_the_driver_does_not_list_the_engine_itself_nothing_is_said(
 def test_without_the_package_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert sharing_note(GPU, ME) is None
+
+
+# What a step must move and compute, what the machine can, and the device's own time of a step
+
+
+CONFIG = Config(layers=2, width=32, heads=4, kv_heads=2, head_width=8, hidden=64, vocabulary=128, context=64)
+BLOCK = 32 * (4 + 2 * 2) * 8 + 32 * 32 + 32 * 2 * 64 + 64 * 32
+HEAD = 32 * 128
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
+def test_bytes_are_those_of_the_shapes(dtype: torch.dtype, size: int) -> None:
+    model = Transformer(CONFIG, max_batch=2).eval().to(dtype)
+    found = roofs.step_bytes(model, allocate(model, [1, 2], 16)[2])
+    assert found.weights == size * (2 * BLOCK + HEAD)
+    assert found.cache_per_position == size * 2 * 2 * 2 * 8
+    per_block = (32 + 64) + (32 + 32) + (32 + 128) + (64 + 32)
+    assert found.activations_per_row == size * (2 * per_block + 32 + 128)
+    of_its_own_dtype = roofs.step_bytes(model, allocate(model, [1], 16, torch.float32)[1])
+    assert of_its_own_dtype.cache_per_position == 4 * 2 * 2 * 2 * 8
+
+
+def test_operations_are_two_per_weight_and_those_of_attention() -> None:
+    found = roofs.step_flops(Transformer(CONFIG, max_batch=1).eval())
+    assert found.per_row == 2 * (2 * BLOCK + HEAD)
+    scores, mixed = 2 * 4 * 8, 2 * 4 * 8  # of 4 heads of width 8, for each of 2 layers
+    assert found.per_position == 2 * (scores + mixed)
+
+
+@pytest.mark.parametrize(
+    ("weights", "buffer"),
+    [(1, roofs.LEAST_BYTES), (3 * roofs.LEAST_BYTES, 3 * roofs.LEAST_BYTES), (2**40, roofs.MOST_BYTES)],
+)
+def test_the_buffer_is_as_large_as_the_weights_within_bounds(
+    weights: int, buffer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr("service.step.roofs._read", lambda size: float(sizes.append(size) or 1e9))
+    found = roofs.memory_bandwidth(torch.device("cpu"), weights)
+    assert (found.kind, found.buffer_bytes, sizes) == ("read", buffer, [buffer])
+
+
+# The device's own time of a step by queued calls: true where the queue lay ready, else an upper bound
+
+
+def measured(device: FakeDevice) -> tuple[Interval, int, bool]:
+    """Seconds per call, calls in a queue, and whether the device may have waited."""
+    return queued_time(cast(CudaQueue, device), device.call, device.clock)
+
+
+@pytest.mark.parametrize(("issue_seconds", "launches", "ahead"), [(10e-6, 1, 16), (500e-6, 200, 4)])
+def test_as_many_calls_are_queued_as_the_driver_takes_ahead_and_take_what_the_device_takes(
+    issue_seconds: float, launches: int, ahead: int
+) -> None:
+    found = measured(FakeDevice(issue_seconds=issue_seconds, step_seconds=100e-6, launches=launches))
+    seconds, queued, upper_bound = found
+    assert (seconds.value, seconds.low, seconds.high) == pytest.approx((100e-6,) * 3)
+    assert (queued, seconds.samples, upper_bound) == (ahead, SAMPLES, False)
+
+
+def test_where_not_even_one_call_can_be_queued_ahead_the_result_is_an_upper_bound_and_says_so() -> None:
+    seconds, _, upper_bound = measured(FakeDevice(issue_seconds=2 * MOST_HOLD_SECONDS, step_seconds=0.1))
+    assert upper_bound
+    assert seconds.value > 0.1
+
+
+@pytest.mark.parametrize(("late", "exact"), [((2, 5), True), (range(6), False)])
+def test_samples_in_which_the_device_caught_up_are_left_out_as_long_as_enough_remain(
+    late: Sequence[int], exact: bool
+) -> None:
+    hiccups = frozenset(4 + 16 + 16 * number + 3 for number in late)
+    seconds, _, upper_bound = measured(FakeDevice(10e-6, 100e-6, hiccups=hiccups))
+    assert (seconds.samples, upper_bound) == (SAMPLES - 2 * exact, not exact)
+    assert seconds.high == pytest.approx(100e-6) if exact else seconds.value > 100e-6
+
+
+# The choice of a layout for linear weights: from made-up times, and where it is kept
+
+
+Seconds = dict[str, dict[int, float]]
+
+
+def made() -> Transformer:
+    return Transformer(small_models.CONFIG, max_batch=2, seed=3).eval()
+
+
+def times(transposed: tuple[float, float, float]) -> Seconds:
+    """Those of `aten` are 1 s at all rows."""
+    return {"aten": dict.fromkeys(ROWS, 1.0), "transposed": dict(zip(ROWS, transposed, strict=True))}
+
+
+def test_the_faster_layout_over_all_rows_is_chosen_and_said_why() -> None:
+    chosen = choose(times((0.5, 1.1, 1.0)))
+    assert chosen.layout == "transposed"
+    assert chosen.reason == "1.22× as fast as aten over rows (2.00× at 1, 0.91× at 4, 1.00× at 16)"
+    assert chosen.step_seconds["transposed"][1] == 0.5
+
+
+@pytest.mark.parametrize("seconds", [(0.98, 0.98, 0.98), (0.5, 2.0, 1.0), (2.0, 2.0, 2.0)])
+def test_the_usual_layout_stays_where_another_gains_too_little(seconds: tuple[float, float, float]) -> None:
+    chosen = choose(times(seconds))
+    assert chosen.layout == "aten"
+    assert chosen.reason.startswith(f"no other layout is {GAIN:g}× as fast: transposed")
+
+
+@pytest.mark.parametrize(
+    ("requested", "casts", "layout", "reason"),
+    [("transposed", False, "transposed", "requested"), ("auto", True, "aten", "autocast casts the weights")],
+)
+def test_a_layout_by_name_and_that_of_autocast_are_taken_untimed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, requested: str, casts: bool, layout: str, reason: str
+) -> None:
+    monkeypatch.setattr(loaded_model, "step_seconds", lambda _: pytest.fail("nothing is to be timed"))
+    model = made()
+    chosen = apply_layout(model, requested, str(tmp_path), "key", casts)
+    assert (chosen.layout, layout_of(model), chosen.step_seconds) == (layout, layout, {})
+    assert reason in chosen.reason
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_layout_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="linears 'rows': try one of auto, aten, transposed"):
+        apply_layout(made(), "rows", str(tmp_path), "key")
+
+
+def test_a_choice_is_timed_once_per_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    timed = []
+
+    def time_them(model: object) -> Seconds:
+        timed.append(model)
+        return times((0.5, 0.5, 0.5))
+
+    monkeypatch.setattr(loaded_model, "step_seconds", time_them)
+    first, second, other = (made() for _ in range(3))
+    chosen = apply_layout(first, "auto", str(tmp_path), "tiny float32")
+    assert apply_layout(second, "auto", str(tmp_path), "tiny float32") == chosen
+    assert timed == [first]
+    apply_layout(other, "auto", str(tmp_path), "small float32")
+    assert timed == [first, other]
+    assert {layout_of(model) for model in (first, second, other)} == {"transposed"}

@@ -1,23 +1,32 @@
-"""Packages compiled ahead of time: made once, right in every size, and never taken for another step's."""
+"""Packages compiled ahead of time, and compiled callables: right in every size, and of one compilation."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+from torch.nn import functional as F
 
 from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
 from service.modes import MODES
-from service.step import packages
+from service.records import Phase
+from service.step import buffers as step_buffers
+from service.step import callables
 from service.step.buffers import Arguments, Buffers, allocate, make_symbolic
-from service.step.callables import Step, build_step
-from service.step.packages import package_identity
+from service.step.callables import Step, build_step, package_identity
+from tests.support import small_models
+from tests.support.fake_lowering import Lowering, bfloat16_model, fake_cuda
 
 pytestmark = pytest.mark.compiles
 
@@ -62,7 +71,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, shared_cache: Path) -> None:
-    monkeypatch.setattr(packages, "cache_dir", lambda: str(shared_cache))
+    monkeypatch.setattr(callables, "cache_dir", lambda: str(shared_cache))
 
 
 def logits(step: Step, buffers: Buffers, arguments: Arguments, position: int) -> Tensor:
@@ -74,7 +83,7 @@ def logits(step: Step, buffers: Buffers, arguments: Arguments, position: int) ->
 
 @pytest.mark.parametrize("enforced", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_one_package_serves_every_length_and_reach(enforced: bool) -> None:
-    made_before = counters["launchbound"][packages.PACKAGES_MADE]
+    made_before = counters["launchbound"][callables.PACKAGES_MADE]
     model = made()
     buffers = buffers_of(model) if enforced else weakly_marked(model)
     eager = build_step(MODES["eager"], model)
@@ -87,7 +96,7 @@ def test_one_package_serves_every_length_and_reach(enforced: bool) -> None:
         torch.testing.assert_close(
             logits(packaged, buffers, arguments, position), expected, atol=1e-5, rtol=1e-5
         )
-    assert counters["launchbound"][packages.PACKAGES_MADE] == made_before + 1
+    assert counters["launchbound"][callables.PACKAGES_MADE] == made_before + 1
 
 
 def test_decode_writes_the_cache_that_the_next_step_reads() -> None:
@@ -107,7 +116,7 @@ def test_a_package_is_found_again_and_not_for_other_weights(monkeypatch: pytest.
     buffers = buffers_of(made())
     arguments = buffers.arguments("decode")
     first = logits(build_step(MODES["aot-inductor"], made()), buffers, arguments, 0)
-    monkeypatch.setattr(packages, "_compile", _refuse)
+    monkeypatch.setattr(callables, "_compile", _refuse)
     assert torch.equal(logits(build_step(MODES["aot-inductor"], made()), buffers, arguments, 0), first)
     with pytest.raises(AssertionError, match="compiled again"):
         build_step(MODES["aot-inductor"], made(seed=4))(*arguments)
@@ -146,8 +155,8 @@ def test_a_compilation_that_fails_leaves_no_package(monkeypatch: pytest.MonkeyPa
         file.write_bytes(b"half")
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr(packages, "cache_dir", lambda: str(tmp_path))
-    monkeypatch.setattr(packages, "_compile", half)
+    monkeypatch.setattr(callables, "cache_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(callables, "_compile", half)
     step = build_step(MODES["aot-inductor"], made())
     with pytest.raises(RuntimeError, match="disk is full"):
         step(*buffers_of(made()).arguments("decode"))
@@ -156,3 +165,73 @@ def test_a_compilation_that_fails_leaves_no_package(monkeypatch: pytest.MonkeyPa
 
 def _refuse(*_: object) -> str:
     raise AssertionError("compiled again")
+
+
+# On CUDA one compilation serves every length: traced to where Inductor guards on them
+
+
+CONTEXT = 512
+"""Of a model whose attention reads 64 to 512 positions."""
+
+CUDNN = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
+"""What CUDA can choose with our mask, which excludes flash attention; an H100 chooses cuDNN in bfloat16."""
+
+
+def lower(
+    monkeypatch: pytest.MonkeyPatch,
+    operator: Callable[..., Any],
+    phase: Phase,
+    batch: int,
+    context: int = CONTEXT,
+) -> tuple[Lowering, int]:
+    """Call a step of `compiled` in all its shapes; what was lowered, and how many shapes there are."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor) -> Tensor:
+        result: Tensor = operator(q, k, v, attn_mask, False)[0]
+        return result
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
+    lowering = Lowering()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=lowering))
+    with fake_cuda(monkeypatch):
+        model = bfloat16_model(replace(small_models.CONFIG, context=context), batch)
+        step = build_step(MODES["compiled"], model)
+        shapes = list(allocate(model, [batch], prefill_chunk=64)[batch].shapes(phase))
+        for arguments in shapes:
+            step(*arguments)
+    assert operator in lowering.operators
+    return lowering, len(shapes)
+
+
+@pytest.mark.parametrize("operator", [CUDNN, EFFICIENT])
+@pytest.mark.parametrize(("phase", "shapes"), [("decode", 4), ("prefill", 12)])
+def test_one_compilation_serves_every_length(
+    operator: Callable[..., Any], phase: Phase, shapes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowering, called = lower(monkeypatch, operator, phase, 8)
+    assert called == shapes
+    (guards,) = lowering.guards
+    assert any("Mod" in guard and ", 8)" in guard for guard in guards)
+
+
+def test_batch_1_has_no_guard_on_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowering, _ = lower(monkeypatch, CUDNN, "decode", 1)
+    (guards,) = lowering.guards
+    assert not any("Mod" in guard for guard in guards)
+
+
+def test_a_context_that_is_no_multiple_of_8_is_compiled_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowering, called = lower(monkeypatch, CUDNN, "decode", 8, context=500)
+    assert called == 4
+    assert len(lowering.guards) == 2
+
+
+def test_an_enforced_mark_refuses_what_inductor_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    def enforced(tensor: Tensor, sizes: list[int], enforced: bool) -> None:
+        assert not enforced
+        make_symbolic(tensor, sizes, enforced=True)
+
+    monkeypatch.setattr(step_buffers, "make_symbolic", enforced)
+    with pytest.raises(ConstraintViolationError, match=r"64 <= .* <= 512 satisfy the generated guard .*% 8"):
+        lower(monkeypatch, CUDNN, "decode", 8)

@@ -56,7 +56,7 @@ def validate(run: SweepRun, rows: Iterable[RequestRow], before: str | None, afte
     checked = CheckedRows()
     for row in rows:
         checked.add(row)
-    return checked.gates(run, before, after, ())
+    return checked.gates(run, [(before, after)])
 
 
 PLAN = Plan(

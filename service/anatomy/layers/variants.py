@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from service.anatomy.common import GRAD_MODES, Report, StudyError, counted
 from service.measure.compiled_library import BuildError, compiled_library
-from service.measure.rounds import in_rounds
+from service.measure.rounds import collector_off, in_rounds
 from service.modes import GradMode
 from service.step.device_time import MOST_HOLD_SECONDS, CudaQueue, issue_seconds, sample_queue
 from service.study_names import OPERATOR_CALLS
@@ -114,18 +114,6 @@ def python_variant_after(
     return Variant(known["run"], state)
 
 
-@contextmanager
-def collector_off() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def calls_per_loop(variant: Variant, device: torch.device) -> int:
     """Number of calls of `variant` that take about LOOP_SECONDS, their untimed parts included."""
     times = 1
@@ -156,6 +144,7 @@ def time_variants(
     variants: Mapping[Key, Variant], device: torch.device, rounds: int, report: Report
 ) -> dict[Key, list[float]]:
     """Seconds per call of every variant, round by round, with garbage collection off."""
+    gc.collect()
     with collector_off():
         times = {key: calls_per_loop(variant, device) for key, variant in variants.items()}
         seconds = {key: partial(variant.seconds, device, times[key]) for key, variant in variants.items()}

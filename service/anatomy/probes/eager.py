@@ -1,15 +1,18 @@
-"""Probes of the eager step: a sync point, autocast."""
+"""Probes of the eager step: a sync point, autocast, a hidden copy, churn of memory."""
 
 from __future__ import annotations
 
 import copy
+import resource
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
 from models.transformer import Transformer
-from service.anatomy.common import Report
+from service.anatomy.common import Report, StudyError
 from service.anatomy.operators.calls import OperatorRecorder, thread_keys
 from service.anatomy.probes.faults import (
     Counter,
@@ -24,6 +27,7 @@ from service.anatomy.probes.faults import (
 )
 from service.modes import MODES
 from service.step.buffers import allocate
+from service.step.process_state import mapped_blocks
 
 _READ = "aten::_local_scalar_dense"
 _WAITING = {
@@ -104,3 +108,102 @@ def weight_casts(probed: ProbedModel, run: Callable[[], object]) -> list[int]:
     """Bytes of each copy in another dtype that a call of `run` makes of a weight matrix."""
     shapes = {tuple(weight.shape) for weight in probed.model.parameters() if weight.dim() > 1}
     return [target.bytes for target in copied_tensors(probed, run) if target.shape in shapes]
+
+
+SCRATCH_BYTES = tuple(size << 20 for size in (33, 65, 129, 257, 513))
+"""The smallest that is mapped by the system each time is used. glibc's mmap threshold is at most 32 MiB, but
+a larger free gap between blocks in use serves a larger buffer too."""
+
+_CHURN = {
+    "cuda": "`empty_cache` returns the memory to the driver, which unmaps it and maps it again in the next "
+    "step. Without that line the caching allocator would have kept it.",
+    "cpu": "By default so large a block is unmapped when freed, and each of its pages faults when it is next "
+    "touched. The C library keeps a smaller one, which costs almost nothing; the engine has it keep all.",
+}
+_STEPS_COUNTED = 5
+
+
+def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
+    """The layers' outputs in features-first layout, returned as a view."""
+    faulty = probed.copy()
+    for layer in probed.layers(faulty):
+        layer.register_forward_hook(_features_first)
+    without, with_fault = probed.served(probed.model, "prefill"), probed.served(faulty, "prefill")
+    report("counting copies")
+    before, after = ([one.bytes for one in copied_tensors(probed, run)] for run in (without, with_fault))
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        counter=Counter("copies_per_step", len(before), len(after)),
+        fault=_features_first,
+        notes=[f"A step copied {sum(before):,} bytes without and {sum(after):,} bytes with the fault."],
+    )
+
+
+def _features_first(layer: object, inputs: object, output: Any) -> Any:  # noqa: ANN401 - a tensor or a tuple
+    turned = hidden_of(output).transpose(-1, -2)
+    copied = turned.flatten().view(turned.shape).transpose(-1, -2)  # the fault
+    return (copied, *output[1:]) if isinstance(output, tuple) else copied
+
+
+def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
+    """A scratch buffer allocated in every step, against one that is kept."""
+    kept, churning = probed.copy(), probed.copy()
+    device = probed.bench.device
+    name, count = _requests(device)
+    size = SCRATCH_BYTES[0] if device.type == "cuda" else _unkept_size(count)
+    scratch = torch.empty(size, dtype=torch.uint8, device=device)
+
+    def clear(*_: object) -> None:  # what a hook returns would replace the layer's output
+        scratch.zero_()
+
+    probed.layers(kept)[0].register_forward_hook(clear)
+    probed.layers(churning)[0].register_forward_hook(lambda *_: _scratch_each_step(size, device))
+    without, with_fault = probed.served(kept), probed.served(churning)
+    report("counting allocations from the system")
+    return FaultComparison(
+        without=TimedStep(without),
+        with_fault=TimedStep(with_fault),
+        counter=Counter(name, _per_step(count, without), _per_step(count, with_fault)),
+        fault=_scratch_each_step,
+        notes=[
+            f"Both steps clear {size >> 20} MiB in their first layer; only its origin differs.",
+            _CHURN[device.type],
+        ],
+    )
+
+
+def _scratch_each_step(size: int, device: torch.device) -> None:
+    on_cuda = device.type == "cuda"
+    with nullcontext() if on_cuda else mapped_blocks():
+        torch.empty(size, dtype=torch.uint8, device=device).zero_()  # the fault
+    if on_cuda:
+        torch.cuda.empty_cache()
+
+
+def _unkept_size(count: Callable[[], int]) -> int:
+    """The smallest size whose buffers the C library returns to the system, by their page faults.
+
+    Raises StudyError where the process has kept enough memory for all of them.
+    """
+    cpu = torch.device("cpu")
+    for size in SCRATCH_BYTES:
+        if _per_step(count, partial(_scratch_each_step, size, cpu)) >= 1:
+            return size
+    message = f"this process's allocator serves {SCRATCH_BYTES[-1] >> 20} MiB from memory that it has kept"
+    raise StudyError("unsupported_here", f"{message}: run `launchbound probe allocator-churn` by itself")
+
+
+def _requests(device: torch.device) -> tuple[str, Callable[[], int]]:
+    """Name and counter of memory taken from the system: page faults, or the driver's allocations."""
+    if device.type == "cuda":
+        return "device_allocations_per_step", lambda: int(torch.cuda.memory_stats()["num_device_alloc"])
+    return "page_faults_per_step", lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def _per_step(count: Callable[[], int], run: Callable[[], object]) -> float:
+    run()
+    before = count()
+    for _ in range(_STEPS_COUNTED):
+        run()
+    return (count() - before) / _STEPS_COUNTED

@@ -129,9 +129,6 @@ class ProbedModel:
 
         return in_inference(call)
 
-    def case(self, run: Callable[[], object]) -> Case:
-        return Case("inference_mode", "decode", lambda *_: run(), self.buffers)  # type: ignore[arg-type]
-
 
 def in_inference(call: Callable[[], Result]) -> Callable[[], Result]:
     inference = torch.inference_mode()
@@ -160,13 +157,8 @@ def _with_shared_weights(model: Served) -> Served:
 
 
 def copied_tensors(probed: ProbedModel, run: Callable[[], object]) -> list[Operand]:
-    step = record(probed.case(run), 1, operands=True)[0]
-    return [target for call in step.calls for target in call.copied]
-
-
-def copies(probed: ProbedModel, run: Callable[[], object]) -> tuple[int, int]:
-    copied = copied_tensors(probed, run)
-    return len(copied), sum(target.bytes for target in copied)
+    case = Case("inference_mode", "decode", lambda *_: run(), probed.buffers)  # type: ignore[arg-type]
+    return [target for call in record(case, 1, operands=True)[0].calls for target in call.copied]
 
 
 def hidden_of(output: Any) -> Tensor:  # noqa: ANN401 - a tensor or a tuple

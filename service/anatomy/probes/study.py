@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from service.anatomy.common import MedianSeconds, Report, StudyError, attached_note, median_of_ratios
-from service.anatomy.probes import compiler, eager, memory
+from service.anatomy.common import MedianSeconds, Report, StudyError, attached_note
+from service.anatomy.probes import compiler, eager
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
@@ -21,7 +21,7 @@ from service.anatomy.probes.faults import (
     step_seconds,
 )
 from service.measure.cases import Bench
-from service.measure.rounds import in_rounds
+from service.measure.rounds import in_rounds, paired_median_ratio
 from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
 from service.study_names import PROBES
@@ -84,7 +84,7 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
     steps = {"without": comparison.without, "with": comparison.with_fault}
     timed = {side: partial(step_seconds, step, bench.synchronise) for side, step in steps.items()}
     without, with_fault = in_rounds(timed, repeats, "0").values()
-    ratio = median_of_ratios(with_fault, without)
+    ratio = paired_median_ratio(with_fault, without)
     return ProbeFinding(
         name=arguments.name,
         without=MedianSeconds.of(median_interval(without)),
@@ -139,11 +139,11 @@ TABLE: dict[str, Probe] = {
         cure="Leave the value on the device, and read it after the step, with what goes to the host anyway.",
     ),
     "hidden-copy": Probe(
-        memory.hidden_copy, phase="prefill",
+        eager.hidden_copy, phase="prefill",
         cure="Keep one layout through the step, or copy once where it can be seen, with `.contiguous()`.",
     ),
     "allocator-churn": Probe(
-        memory.allocator_churn,
+        eager.allocator_churn,
         cure="Allocate the buffer once, beside the cache, and write into it in every step.",
     ),
     "grad-mode-mismatch": Probe(

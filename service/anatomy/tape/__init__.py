@@ -1,1 +1,0 @@
-"""The tape: grad_fn nodes and the tensors that autograd saves for backward."""
