@@ -37,6 +37,7 @@ from loadtests.run.rows import RowsError
 from service.statistics.choice import (
     LATENCY_SCATTER,
     OverSweeps,
+    State,
     baseline_of,
     most_named,
     over_sweeps,
@@ -50,6 +51,9 @@ FLEET_PAGE_FILE = "fleet.html"
 DOCUMENT_FILE = "runs.json"
 TEMPLATES = Path(__file__).with_name("templates")
 
+Page = tuple[dict[str, Any], dict[str, Any]]
+"""What the templates need, and `runs.json`."""
+
 SCATTER_TEXT = f"{significant(100 * LATENCY_SCATTER.deviation, 2)} %"
 """How much sweeps of one build scatter: of the reference machine, as one run of each cannot show it."""
 
@@ -59,8 +63,11 @@ def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
     Returns what `runs.json` holds. Raises RowsError for a folder that holds no results.
     """
-    context, found = picture(read_entries(folders), {})
     out.mkdir(parents=True, exist_ok=True)
+    return write_picture(out, *picture(read_entries(folders), {}))
+
+
+def write_picture(out: Path, context: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     write_page(out, PAGE_FILE, context, TEMPLATES)
     (out / DOCUMENT_FILE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return found
@@ -90,13 +97,21 @@ def make_fleet_picture(folder: Path) -> dict[str, Any]:
     for task, entry in zip(tasks, entries, strict=True):
         by_model.setdefault(task.model, []).append(entry)
     pages = {model: picture(own, {}, ask_repeats=False) for model, own in by_model.items()}
+    subject = f"fleet · {len(entries)} of {len(fleet.tasks)} tasks measured"
+    context, found = one_page(pages, subject, absent)
+    write_page(folder, PAGE_FILE, context, TEMPLATES, FLEET_PAGE_FILE)
+    return found
+
+
+def one_page(pages: Mapping[str, Page], subject: str, absent: Mapping[str, str]) -> Page:
+    """The pages of several models as one, on which they stand apart."""
     names = {model: f"{model}: " if len(pages) > 1 else "" for model in pages}
     answers = (names[model] + found["headline"] for model, (_, found) in pages.items())
     headline = warning([], absent) + " ".join(answers)
     context = next(iter(pages.values()))[0] | {
         "headline": headline,
-        "subject": f"fleet · {len(entries)} of {len(fleet.tasks)} tasks measured",
-        "entries": entries,
+        "subject": subject,
+        "entries": [entry for own, _ in pages.values() for entry in own["entries"]],
         "absent": absent,
         "sections": [
             replace(section, title=names[model] + section.title)
@@ -105,10 +120,11 @@ def make_fleet_picture(folder: Path) -> dict[str, Any]:
         ],
         "said": [one for own, _ in pages.values() for one in own["said"]],
     }
-    write_page(folder, PAGE_FILE, context, TEMPLATES, FLEET_PAGE_FILE)
     runs = [run for _, found in pages.values() for run in found["runs"]]
     groups = {model: found["groups"] for model, (_, found) in pages.items()}
-    return {"headline": headline, "absent": absent, "runs": runs, "groups": groups}
+    repeats = {model: found["repeats"] for model, (_, found) in pages.items()}
+    found = {"headline": headline, "absent": dict(absent), "runs": runs, "groups": groups}
+    return context, found | {"repeats": repeats}
 
 
 def _label(task: FleetTask, fleet: Fleet) -> str:
@@ -118,19 +134,19 @@ def _label(task: FleetTask, fleet: Fleet) -> str:
 
 
 def picture(
-    entries: Sequence[Entry], absent: Mapping[str, str], ask_repeats: bool = True
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the templates need, and `runs.json`: null is what is not known.
+    entries: Sequence[Entry], absent: Mapping[str, str], ask_repeats: bool = True, drawn: str | None = None
+) -> Page:
+    """The page of `entries`. In `runs.json` null is what is not known.
 
     Where all runs are of one build on one machine the question is whether they agree (`ask_repeats`), else
-    which is fastest.
+    which is fastest. They may differ in a fact that each start has `drawn`.
     """
     reference = reference_of(entries)
     shared = [Shared(entries, group, reference) for group in groups(entries)]
     places = {one.group: place_of_group(one.group, [other.group for other in shared]) for one in shared}
     apart = differing(entries)
     repeated: dict[Group, Repeated] = {}
-    if ask_repeats and not apart and len(entries) > 1:
+    if ask_repeats and not {*apart} - {drawn} and len(entries) > 1:
         repeated = {one.group: Repeated(one) for one in shared if None not in one.verdicts}
     tables = [_table(one, repeated.get(one.group)) for one in shared]
     if repeated:
@@ -310,6 +326,21 @@ class Repeated:
         return replicates(self.naming, len(self.answers))
 
     @property
+    def gain(self) -> Interval | None:
+        """The speed-up of `named` over `plain`; None of `plain` itself."""
+        found = self.gains.get(self.named or "")
+        return found and found.ratio
+
+    @property
+    def state(self) -> State:
+        """Resolved where the answer replicates, and where the interval of a faster one lies above 1."""
+        if not self.replicates:
+            return "not resolved"
+        if self.named == self.plain:
+            return "equivalent"
+        return "faster" if self.gain and self.gain.low > 1 else "not resolved"
+
+    @property
     def agreement(self) -> str:
         """'compiled is the answer of 5 of 5.'"""
         if self.named is None:
@@ -334,6 +365,7 @@ class Repeated:
             "named": self.named,
             "naming": self.naming,
             "replicates": self.replicates,
+            "state": self.state,
             "baseline": self.plain,
             "over_baseline": [
                 {"mode": mode, "speedup": one.ratio, "deviation": one.deviation}

@@ -27,12 +27,13 @@ from service.cli.options import (
     settings_from,
     split_list,
 )
-from service.cli.report import conclude, last_line, without_report
+from service.cli.report import conclude, last_line, picture_of_series, pictured, without_report
 from service.nvml import expected_device
 
 if TYPE_CHECKING:
     from loadtests.plan.cells import Plan
     from loadtests.plan.plan_file import PlanDocument
+    from loadtests.run.series import Series
     from loadtests.run.sweep import SweepResult
 
 app = typer.Typer()
@@ -62,6 +63,7 @@ def sweep(
 ) -> None:
     """Measure modes against batch sizes in rounds, and write the report.
 
+    A plan of several starts or models is a series: a sweep of each start of the service, and a page over all.
     Options replace what the plan says. Exit codes: 0 valid, 1 a check failed or the sweep was stopped, 2 bad
     input, 4 disk full.
     """
@@ -70,7 +72,8 @@ def sweep(
     served = {name: value for name, value in options.items() if value is not None}
     try:
         wanted = device or os.environ.get("LAUNCHBOUND_DEVICE", "auto")
-        chosen = chosen_plan(named, None if url else expected_device(wanted))
+        own_model = model or os.environ.get("LAUNCHBOUND_MODEL")
+        plans = chosen_plans(named, None if url else expected_device(wanted), own_model)
     except ValueError as error:
         bad_input(error)
     if resume is not None:
@@ -79,14 +82,27 @@ def sweep(
                 "--resume goes on with its folder, plan and service: leave out all but --url and --workers"
             )
         raise typer.Exit(_resume(resume, url, workers))
+    several = sum(one.document.starts for one in plans) > 1
+    if several and url:
+        typer.echo(
+            "this service is not started anew: of the plan's starts and models one start of one model is "
+            "measured, and its intervals are of that start; without --url the sweep measures all of them"
+        )
     if dry_run:
-        from loadtests.plan.presets import describe
+        from loadtests.plan.presets import describe, describe_series
 
-        typer.echo(describe(chosen.plan))
+        series = several and not url
+        typer.echo(
+            describe_series([one.document for one in plans])
+            if series
+            else describe(plans[0].plan, plans[0].document.model)
+        )
         return
     if url and served:
         bad_input("--model, --device and --dtype belong to the service: leave them out with --url")
-    raise typer.Exit(_begin(chosen, url, out, served, workers or 1))
+    if several and not url:
+        raise typer.Exit(_begin_series(plans, out, served, workers or 1))
+    raise typer.Exit(_begin(plans[0], url, out, served, workers or 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +124,32 @@ class ChosenPlan:
     from_file: bool
 
 
-def chosen_plan(named: PlanOptions, own_device: str | None = None) -> ChosenPlan:
-    """The plan of a file or preset with the options over it; by default, of the preset `quick`.
+def chosen_plans(
+    named: PlanOptions, own_device: str | None = None, model: str | None = None
+) -> list[ChosenPlan]:
+    """By model the plan of a file or preset with the options over it; by default, of the preset `quick`.
 
+    A `model` that is given is the only one, by the plan of the first.
     Where no modes are named they are those that a service serves by default, and in one of the sweep's own,
     on `own_device` ('cpu' or 'cuda'), those too that are worth the time. Raises PlanError where it cannot be
     run, and ValueError where an option cannot be read.
     """
-    from loadtests.plan.plan_file import plan_of, read_plan_file
-    from loadtests.plan.presets import overridden, preset_document
-    from service.modes import default_modes, swept_modes
+    from loadtests.plan.plan_file import read_plan_file
+    from loadtests.plan.presets import preset_documents
 
     if named.file is not None and named.preset is not None:
         raise ValueError("--plan and --preset both name a plan: leave one out")
-    written = read_plan_file(named.file) if named.file else preset_document(named.preset or "quick")
+    written = read_plan_file(named.file) if named.file else preset_documents(named.preset or "quick")
+    if model:
+        written = [msgspec.structs.replace(written[0], model=model)]
+    return [_chosen(one, named, own_device) for one in written]
+
+
+def _chosen(written: PlanDocument, named: PlanOptions, own_device: str | None) -> ChosenPlan:
+    from loadtests.plan.plan_file import plan_of
+    from loadtests.plan.presets import overridden
+    from service.modes import default_modes, swept_modes
+
     sizes = [int(size) for size in split_list(named.batch_sizes) or ()]
     document = overridden(written, named.seed, split_list(named.modes), sizes or None)
     overrides = {
@@ -149,7 +177,8 @@ def _begin(
     served: dict[str, str] = {}
     if not url:
         sizes = ",".join(map(str, chosen.plan.batch_sizes))
-        served = {**options, "modes": ",".join(chosen.plan.modes), "batch_sizes": sizes}
+        own = {"model": chosen.document.model} if chosen.document.model else {}
+        served = {**own, **options, "modes": ",".join(chosen.plan.modes), "batch_sizes": sizes}
         settings_from(**served)
     folder = out or results_path("remote" if url else commit_name())
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,11 +196,74 @@ def _begin(
     return _measured(folder, measure)
 
 
+def _begin_series(plans: list[ChosenPlan], out: Path | None, options: dict[str, str], workers: int) -> int:
+    from loadtests.run.folder import commit_name, results_path
+    from loadtests.run.series import begin_series
+
+    folder = out or results_path(commit_name())
+
+    def work(_: Console) -> int:
+        begin_series(folder, [one.document for one in plans], options, workers)
+        return _swept_series(folder)
+
+    return _in_order(folder, work)
+
+
+def _swept_series(folder: Path) -> int:
+    """Sweep every start that is left, of a model only until one has failed, and make the page over all."""
+    from loadtests.run.folder import locked
+    from loadtests.run.series import left_of
+
+    interrupted, failed = False, set[str | None]()
+    try:
+        with locked(folder):
+            series, left = left_of(folder)
+            for name in left:
+                typer.echo(f"{name}: start {list(series.plans).index(name) + 1} of {len(series.plans)}")
+                model = series.plans[name].model
+                if model in failed or not _one_start(folder / name, series):
+                    failed.add(model)
+    except KeyboardInterrupt:
+        interrupted = True
+        typer.echo(f"interrupted, with what is measured kept: `launchbound sweep --resume {folder}` goes on")
+    return pictured(picture_of_series, folder, interrupted)
+
+
+def _one_start(folder: Path, series: Series) -> bool:
+    """Whether one sweep of `series` has measured all of its plan; else it has said why.
+
+    Raises KeyboardInterrupt where it was interrupted, and Exit where the disk is full.
+    """
+    from loadtests.plan.plan_file import plan_of
+    from loadtests.run.run_file import INTERRUPTED, RUN_FILE, read_run
+
+    document, run_file = series.plans[folder.name], folder / RUN_FILE
+    try:
+        if run_file.is_file():
+            code = _resume(folder, None, None)
+        else:
+            chosen = ChosenPlan(document, plan_of(document), {}, from_file=True)
+            code = _begin(chosen, None, folder, series.options, series.workers)
+    except typer.Exit:
+        return False
+    if code == EXIT_MACHINE:
+        raise typer.Exit(code)
+    run = read_run(folder) if run_file.is_file() else None
+    if run and run.stopped_because == INTERRUPTED:
+        raise KeyboardInterrupt
+    return run is not None and run.complete
+
+
 def _resume(folder: Path, url: str | None, workers: int | None) -> int:
     from loadtests.run.rows import RowsError
     from loadtests.run.run_file import read_run
+    from loadtests.run.series import is_series
     from loadtests.run.sweep import resume_sweep
 
+    if is_series(folder):
+        if url or workers:
+            bad_input(f"the series of {folder} has services and workers: leave out --url and --workers")
+        return _in_order(folder, lambda _: _swept_series(folder))
     try:
         run = read_run(folder)
     except RowsError as error:
@@ -190,7 +282,12 @@ def _own_service(options: dict[str, str], folder: Path) -> AbstractContextManage
 
 
 def _measured(folder: Path, measure: Callable[[Console], SweepResult]) -> int:
-    """Run `measure` and make the report; returns the exit code. A signal ends what it has started."""
+    """Run `measure` and make the report; returns the exit code."""
+    return _in_order(folder, lambda console: _reported(folder, console, measure(console)))
+
+
+def _in_order(folder: Path, work: Callable[[Console], int]) -> int:
+    """The exit code of `work`, or of the error that ended it. A signal ends what it has started."""
     from loadtests.run.folder import DiskFull, disk_full_named
     from loadtests.run.rows import RowsError
     from loadtests.run.target import ModeFailed, TargetError
@@ -199,7 +296,7 @@ def _measured(folder: Path, measure: Callable[[Console], SweepResult]) -> int:
     console = Console()
     try:
         with ended_in_order(), disk_full_named(folder):
-            return _reported(folder, console, measure(console))
+            return work(console)
     except ModeFailed as error:
         return without_report(folder, [], error)
     except (LaunchError, TargetError, RowsError) as error:

@@ -42,7 +42,7 @@ from loadtests.fleet.run import (
     write_fleet,
 )
 from loadtests.plan.plan_file import toml_of
-from loadtests.plan.presets import overridden, preset_document
+from loadtests.plan.presets import overridden, preset_documents
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RunError
 from service import ray_cluster
@@ -126,7 +126,7 @@ class FakeRay:
         self.cancelled.append(ref)
 
 
-PLAN = toml_of(overridden(preset_document("quick"), modes=["eager", "inference_mode"], batch_sizes=[1]))
+PLAN = toml_of(overridden(preset_documents("quick")[0], modes=["eager", "inference_mode"], batch_sizes=[1]))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,84 @@
+"""A series: ordinary sweeps one after another, each of a start of the service of its own, in one folder.
+
+A process is one draw: compiled modes differ between starts by more than the rounds of one show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from loadtests.plan.plan_file import PlanDocument
+from loadtests.run.folder import git_state
+from loadtests.run.resumption import refuse, service_environment
+from loadtests.run.run_file import RUN_FILE, SERIES_FILE, DocumentFile, RunError, read_run
+
+MOST_STARTS = 26
+"""A page letters its runs."""
+
+
+class Series(msgspec.Struct, kw_only=True):
+    """The plan of each start, by the name of its folder and in their order.
+
+    All have the `options` of `serve`, and `alike`: the commit, and the variables of the service.
+    """
+
+    format_version: int = 1
+    alike: dict[str, Any]
+    options: dict[str, str]
+    workers: int
+    # Nothing in a name leads to another folder.
+    plans: dict[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")], PlanDocument]
+
+
+_FILE = DocumentFile(SERIES_FILE, Series, 1, "series", "launchbound sweep", "report its folders by `report`")
+is_series, write_series, read_series = _FILE.is_in, _FILE.write, _FILE.read
+
+
+def begin_series(
+    folder: Path, documents: Sequence[PlanDocument], options: Mapping[str, str], workers: int
+) -> None:
+    """Write the series of `documents` into `folder`, which is created.
+
+    The models take turns, so that an early end has some of each; every start of one has a seed of its own.
+    Raises RunError for too many starts, and where the folder holds results.
+    """
+    plans = {
+        re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{one.model or 'start'}-{number + 1}").lstrip("_.-"): (
+            msgspec.structs.replace(one, starts=1, seed=one.seed + number)
+        )
+        for number in range(MOST_STARTS)
+        for one in documents
+        if number < one.starts
+    }
+    if not sum(one.starts for one in documents) == len(plans) <= MOST_STARTS:
+        raise RunError(f"a series has at most {MOST_STARTS} starts, and each model once: change the plan")
+    if is_series(folder) or (folder / RUN_FILE).exists():
+        raise RunError(f"{folder} holds a sweep already: name a new folder, or `--resume {folder}`")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_series(folder, Series(alike=_alike(), options=dict(options), workers=workers, plans=plans))
+
+
+def _alike() -> dict[str, Any]:
+    return {**git_state(), **service_environment()}
+
+
+def left_of(folder: Path) -> tuple[Series, list[str]]:
+    """The series in `folder`, and the names of its starts that are not complete.
+
+    Raises RunError where none is left, and where code or variables are not those that it began with.
+    """
+    series, now = read_series(folder), _alike()
+    refuse(folder, series.alike, now, sorted(series.alike.keys() | now.keys()))
+    left = [name for name in series.plans if not is_complete(folder / name)]
+    if not left:
+        raise RunError(f"nothing is left to measure in {folder}: `launchbound report {folder}` reports it")
+    return series, left
+
+
+def is_complete(folder: Path) -> bool:
+    return (folder / RUN_FILE).is_file() and read_run(folder).complete
