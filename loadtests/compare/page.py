@@ -8,15 +8,17 @@ one machine scatter by more, so every difference between runs allows for that, b
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from loadtests.compare.runs import (
     FACTS,
+    LAYOUT,
     Entry,
     Shared,
     differing,
@@ -34,6 +36,8 @@ from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Verdict
 from loadtests.report.wording import crossing, ratio
 from loadtests.run.rows import RowsError
+from loadtests.run.series import read_series
+from service.statistics.choice import BASELINE as PLAIN
 from service.statistics.choice import (
     LATENCY_SCATTER,
     OverSweeps,
@@ -63,14 +67,15 @@ def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
 
     Returns what `runs.json` holds. Raises RowsError for a folder that holds no results.
     """
+    context, found = picture(read_entries(folders))
     out.mkdir(parents=True, exist_ok=True)
-    return write_picture(out, *picture(read_entries(folders), {}))
+    _write(out, context, found)
+    return found
 
 
-def write_picture(out: Path, context: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+def _write(out: Path, context: dict[str, Any], found: dict[str, Any]) -> None:
     write_page(out, PAGE_FILE, context, TEMPLATES)
     (out / DOCUMENT_FILE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    return found
 
 
 def make_fleet_picture(folder: Path) -> dict[str, Any]:
@@ -96,14 +101,14 @@ def make_fleet_picture(folder: Path) -> dict[str, Any]:
     by_model: dict[str, list[Entry]] = {}
     for task, entry in zip(tasks, entries, strict=True):
         by_model.setdefault(task.model, []).append(entry)
-    pages = {model: picture(own, {}, ask_repeats=False) for model, own in by_model.items()}
+    pages = {model: picture(own, ask_repeats=False) for model, own in by_model.items()}
     subject = f"fleet · {len(entries)} of {len(fleet.tasks)} tasks measured"
-    context, found = one_page(pages, subject, absent)
+    context, found = _one_page(pages, subject, absent)
     write_page(folder, PAGE_FILE, context, TEMPLATES, FLEET_PAGE_FILE)
     return found
 
 
-def one_page(pages: Mapping[str, Page], subject: str, absent: Mapping[str, str]) -> Page:
+def _one_page(pages: Mapping[str, Page], subject: str, absent: dict[str, str]) -> Page:
     """The pages of several models as one, on which they stand apart."""
     names = {model: f"{model}: " if len(pages) > 1 else "" for model in pages}
     answers = (names[model] + found["headline"] for model, (_, found) in pages.items())
@@ -123,8 +128,33 @@ def one_page(pages: Mapping[str, Page], subject: str, absent: Mapping[str, str])
     runs = [run for _, found in pages.values() for run in found["runs"]]
     groups = {model: found["groups"] for model, (_, found) in pages.items()}
     repeats = {model: found["repeats"] for model, (_, found) in pages.items()}
-    found = {"headline": headline, "absent": dict(absent), "runs": runs, "groups": groups}
-    return context, found | {"repeats": repeats}
+    found = {"headline": headline, "absent": absent, "runs": runs, "groups": groups, "repeats": repeats}
+    return context, found
+
+
+def make_series_picture(folder: Path) -> tuple[Table, dict[str, Any]]:
+    """The same of the series in `folder`, there; the table of models and batch sizes, and `runs.json`.
+
+    Raises RowsError where no start has measured anything.
+    """
+    names, results, absent = read_series(folder).plans, dict[str, Results](), dict[str, str]()
+    for name in names:
+        try:
+            results[name] = read_results(folder / name)
+        except RowsError:
+            absent[name] = f"no rows; go on with `launchbound sweep --resume {folder}`"
+    if not results:
+        raise RowsError(f"no start of the series in {folder} has measured anything")
+    by_model: dict[str, list[Entry]] = {}
+    for entry in entries_of(list(results.values()), list(results)):
+        millions = entry.findings.results.run.engine["parameters"] / 1e6
+        by_model.setdefault(f"{entry.facts['model']} ({millions:.3g} M)", []).append(entry)
+    pages = {model: picture(own, drawn=LAYOUT) for model, own in by_model.items()}
+    context, found = _one_page(pages, f"series · {len(results)} of {len(names)} starts measured", absent)
+    table = size_table([place for model, own in by_model.items() for place in places_of(model, own)])
+    context["sections"].insert(0, Section("Where the answer changes", "", [table]))
+    _write(folder, context, found)
+    return table, found
 
 
 def _label(task: FleetTask, fleet: Fleet) -> str:
@@ -133,9 +163,7 @@ def _label(task: FleetTask, fleet: Fleet) -> str:
     return ", ".join([task.machine, *(getattr(task, name) for name, all in values.items() if len(all) > 1)])
 
 
-def picture(
-    entries: Sequence[Entry], absent: Mapping[str, str], ask_repeats: bool = True, drawn: str | None = None
-) -> Page:
+def picture(entries: Sequence[Entry], ask_repeats: bool = True, drawn: str | None = None) -> Page:
     """The page of `entries`. In `runs.json` null is what is not known.
 
     Where all runs are of one build on one machine the question is whether they agree (`ask_repeats`), else
@@ -156,12 +184,12 @@ def picture(
     else:
         answer = _lowest({places[one.group]: one for one in shared})
         side_by_side = Section("Side by side", "", tables)
-    headline = warning(entries, absent) + answer
+    headline = warning(entries, {}) + answer
     context = {
         "headline": headline,
         "subject": f"{len(entries)} runs side by side",
         "entries": entries,
-        "absent": absent,
+        "absent": {},
         "repeats": bool(repeated),
         "reference": reference.name if reference and shared else None,
         "sections": [Section("The runs", "", [_runs(entries, apart)]), side_by_side],
@@ -173,7 +201,7 @@ def picture(
     found = {
         "headline": headline,
         "differing": apart,
-        "absent": dict(absent),
+        "absent": {},
         "runs": [
             {
                 "letter": entry.letter,
@@ -390,3 +418,69 @@ def _agreed(repeated: Mapping[str, Repeated]) -> str:
     sentences = [f"{sweeps} sweeps of one build agree: {'; '.join(parts)}."] if parts else []
     sentences += [f"The answer does not replicate at {listed(at)}: {why}." for why, at in apart.items()]
     return " ".join(sentences)
+
+
+# Over starts: at which size and batch which mode is to ship.
+
+
+class Place(NamedTuple):
+    """A batch size of a model under some conditions: the mode to ship, None where that is not resolved."""
+
+    model: str
+    group: Group
+    answer: str | None
+    cell: Text
+
+
+def places_of(model: str, entries: Sequence[Entry]) -> Iterator[Place]:
+    """By conditions and batch size what the valid ones of the starts `entries` of a model say together."""
+    valid = [entry for entry in entries if entry.valid]
+    for group in groups(valid):
+        shared = Shared([entry for entry in valid if entry.verdict(group)], group)
+        (verdict, *others) = shared.verdicts
+        if others:
+            over = Repeated(shared)
+            named, state, gain = over.named or "–", over.state, over.gain
+            starts = f"{over.naming} of {len(over.answers)} starts"
+        elif verdict and verdict.choice and verdict.shipped:
+            named, state, compared = verdict.choice.ship, verdict.choice.state, verdict.shipped.against_plain
+            gain, starts = compared and compared.speedup, "one start"
+        else:
+            continue
+        cell = Text(named, under=(*([wording.ratio(gain)] if gain else []), starts), word=state)
+        yield Place(model, group, None if state == "not resolved" else named, cell)
+
+
+def size_table(places: Sequence[Place]) -> Table:
+    """A row per model and conditions, a column per batch size; the note says where the answer changes."""
+    batches = sorted({place.group[0] for place in places})
+    cells = {(one.model, wording.conditions(one.group), one.group[0]): one.cell for one in places}
+    rows = [
+        [Text(model, under=(rest,)), *(cells.get((model, rest, batch), Text("–")) for batch in batches)]
+        for model, rest in dict.fromkeys(key[:2] for key in cells)
+    ]
+    unit = f"Speed-ups are over {PLAIN}, at 95 % over starts; of one start, over its rounds."
+    heads = ["model", *(f"batch {batch}" for batch in batches)]
+    return Table("", heads, rows, f"{answers_in_words(places)} {unit}")
+
+
+def answers_in_words(places: Sequence[Place]) -> str:
+    """Where the answer changes, or that it does not, and where it is not resolved."""
+    every = [place.group for place in places]
+    names = {one: f"{one.model.split()[0]}, {place_of_group(one.group, every)}" for one in places}
+    answers = sorted({place.answer for place in places if place.answer})
+    same = f"The answer is {listed(answers)} wherever it is resolved." if answers else ""
+    changed = [f"from {a.answer} ({names[a]}) to {b.answer} ({names[b]})" for a, b in changes(places)]
+    unresolved = [name for place, name in names.items() if not place.answer]
+    said = f"The answer changes {'; '.join(changed)}." if changed else same
+    return f"{said} Not resolved: {'; '.join(unresolved)}.".lstrip() if unresolved else said
+
+
+def changes(places: Sequence[Place]) -> list[tuple[Place, Place]]:
+    """Resolved neighbours whose answers differ: along batch sizes, models, and other conditions."""
+    lines: dict[Any, list[Place]] = {}
+    for place in places:
+        model, (batch, *rest) = place.model, place.group
+        for key in ((model, *rest), (batch, *rest), (model, batch)) if place.answer else ():
+            lines.setdefault(key, []).append(place)
+    return [pair for line in lines.values() for pair in pairwise(line) if pair[0].answer != pair[1].answer]

@@ -35,7 +35,9 @@ def parse_plans(text: str) -> list[PlanDocument]:
     """
     try:
         content = tomllib.loads(text)
-        models = msgspec.convert(content.pop("models", [{}]), list[dict[str, Any]])
+        models = msgspec.convert(
+            content.pop("models", [{}]), Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=3)]
+        )
         return [msgspec.convert({**content, **model}, PlanDocument) for model in models]
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"not TOML: {error}; mend the line") from error
@@ -126,7 +128,7 @@ class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 
     name: Annotated[str, Meta(min_length=1)]
     model: Annotated[str, Meta(min_length=1)] | None = None
-    starts: Count = 1
+    starts: Annotated[int, Meta(ge=1, le=8)] = 1
     modes: Annotated[list[str], Meta(min_length=1)] | None = None
     batch_sizes: Annotated[list[Count], Meta(min_length=1)]
     replicas: bool = False

@@ -28,9 +28,6 @@ _RELATIVE_COST = {
 }
 """A mode's usual share of eager's time, for estimates; one that is not listed counts as eager."""
 
-SMALL_TIMES = 28.0
-"""About so many times as long as of `tiny` a request of `small` takes; any other model counts as `tiny`."""
-
 _CHUNKS = {"short": 1, "any": 2, "long": 5}
 
 
@@ -74,7 +71,8 @@ def estimate_seconds(plan: Plan, model: str | None) -> tuple[float, float]:
     least = plan.warmup_passes_least * one_pass + plan.rounds * _round_seconds(plan.cells)
     undecided = [cell for cell in plan.cells if cell.group in plan.main_groups]
     most = least + (plan.interim_checks[-1] - plan.rounds) * _round_seconds(undecided)
-    size = SMALL_TIMES if model == "small" else 1.0
+    # A request of `small` takes so many times as long; any other model counts as `tiny`.
+    size = 28.0 if model == "small" else 1.0
     return size * least, size * most
 
 

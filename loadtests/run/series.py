@@ -17,9 +17,6 @@ from loadtests.run.folder import git_state
 from loadtests.run.resumption import refuse, service_environment
 from loadtests.run.run_file import RUN_FILE, SERIES_FILE, DocumentFile, RunError, read_run
 
-MOST_STARTS = 26
-"""A page letters its runs."""
-
 
 class Series(msgspec.Struct, kw_only=True):
     """The plan of each start, by the name of its folder and in their order.
@@ -45,18 +42,18 @@ def begin_series(
     """Write the series of `documents` into `folder`, which is created.
 
     The models take turns, so that an early end has some of each; every start of one has a seed of its own.
-    Raises RunError for too many starts, and where the folder holds results.
+    Raises RunError for a model that is named twice, and where the folder holds results.
     """
     plans = {
         re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{one.model or 'start'}-{number + 1}").lstrip("_.-"): (
             msgspec.structs.replace(one, starts=1, seed=one.seed + number)
         )
-        for number in range(MOST_STARTS)
+        for number in range(max(one.starts for one in documents))
         for one in documents
         if number < one.starts
     }
-    if not sum(one.starts for one in documents) == len(plans) <= MOST_STARTS:
-        raise RunError(f"a series has at most {MOST_STARTS} starts, and each model once: change the plan")
+    if sum(one.starts for one in documents) > len(plans):
+        raise RunError("a model is in the plan twice: leave one of its [[models]] out")
     if is_series(folder) or (folder / RUN_FILE).exists():
         raise RunError(f"{folder} holds a sweep already: name a new folder, or `--resume {folder}`")
     folder.mkdir(parents=True, exist_ok=True)

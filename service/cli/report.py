@@ -91,8 +91,7 @@ def picture_of_fleet(folder: Path) -> bool:
 
 def picture_of_series(folder: Path) -> bool:
     """Print the table of models and batch sizes too; else as `picture_of_fleet`."""
-    from loadtests.compare.page import PAGE_FILE
-    from loadtests.compare.series import make_series_picture
+    from loadtests.compare.page import PAGE_FILE, make_series_picture
     from loadtests.report.page import print_table
 
     table, found = make_series_picture(folder)

@@ -84,23 +84,17 @@ def sweep(
         raise typer.Exit(_resume(resume, url, workers))
     several = sum(one.document.starts for one in plans) > 1
     if several and url:
-        typer.echo(
-            "this service is not started anew: of the plan's starts and models one start of one model is "
-            "measured, and its intervals are of that start; without --url the sweep measures all of them"
-        )
+        typer.echo("this service is not started anew: its one start is measured, and intervals are of that")
+        several = False
     if dry_run:
         from loadtests.plan.presets import describe, describe_series
 
-        series = several and not url
-        typer.echo(
-            describe_series([one.document for one in plans])
-            if series
-            else describe(plans[0].plan, plans[0].document.model)
-        )
+        own = describe(plans[0].plan, plans[0].document.model)
+        typer.echo(describe_series([one.document for one in plans]) if several else own)
         return
     if url and served:
         bad_input("--model, --device and --dtype belong to the service: leave them out with --url")
-    if several and not url:
+    if several:
         raise typer.Exit(_begin_series(plans, out, served, workers or 1))
     raise typer.Exit(_begin(plans[0], url, out, served, workers or 1))
 
@@ -134,36 +128,32 @@ def chosen_plans(
     on `own_device` ('cpu' or 'cuda'), those too that are worth the time. Raises PlanError where it cannot be
     run, and ValueError where an option cannot be read.
     """
-    from loadtests.plan.plan_file import read_plan_file
-    from loadtests.plan.presets import preset_documents
+    from loadtests.plan.plan_file import plan_of, read_plan_file
+    from loadtests.plan.presets import overridden, preset_documents
+    from service.modes import default_modes, swept_modes
 
     if named.file is not None and named.preset is not None:
         raise ValueError("--plan and --preset both name a plan: leave one out")
-    written = read_plan_file(named.file) if named.file else preset_documents(named.preset or "quick")
+    documents = read_plan_file(named.file) if named.file else preset_documents(named.preset or "quick")
     if model:
-        written = [msgspec.structs.replace(written[0], model=model)]
-    return [_chosen(one, named, own_device) for one in written]
-
-
-def _chosen(written: PlanDocument, named: PlanOptions, own_device: str | None) -> ChosenPlan:
-    from loadtests.plan.plan_file import plan_of
-    from loadtests.plan.presets import overridden
-    from service.modes import default_modes, swept_modes
-
+        documents = [msgspec.structs.replace(documents[0], model=model)]
     sizes = [int(size) for size in split_list(named.batch_sizes) or ()]
-    document = overridden(written, named.seed, split_list(named.modes), sizes or None)
-    overrides = {
-        name: getattr(document, name)
-        for name in ("seed", "modes", "batch_sizes")
-        if getattr(document, name) != getattr(written, name)
-    }
-    if document.modes is None:
-        modes = swept_modes(own_device) if own_device else default_modes()
-        document = msgspec.structs.replace(document, modes=modes)
-    plan = plan_of(document)
-    # The default modes by name: they may be others where the plan is read again.
-    document = msgspec.structs.replace(document, modes=plan.modes)
-    return ChosenPlan(document, plan, overrides, named.file is not None)
+    found = []
+    for written in documents:
+        document = overridden(written, named.seed, split_list(named.modes), sizes or None)
+        overrides = {
+            name: getattr(document, name)
+            for name in ("seed", "modes", "batch_sizes")
+            if getattr(document, name) != getattr(written, name)
+        }
+        if document.modes is None:
+            modes = swept_modes(own_device) if own_device else default_modes()
+            document = msgspec.structs.replace(document, modes=modes)
+        plan = plan_of(document)
+        # The default modes by name: they may be others where the plan is read again.
+        document = msgspec.structs.replace(document, modes=plan.modes)
+        found.append(ChosenPlan(document, plan, overrides, named.file is not None))
+    return found
 
 
 def _begin(
@@ -189,11 +179,12 @@ def _begin(
         service=None if url else {"options": served, "environment": service_environment()},
     )
 
-    def measure(console: Console) -> SweepResult:
+    def work(console: Console) -> int:
         service = url or _own_service(served, folder)
-        return run_sweep(service, chosen.plan, folder, console=console, origin=origin, workers=workers)
+        result = run_sweep(service, chosen.plan, folder, console=console, origin=origin, workers=workers)
+        return _reported(folder, console, result)
 
-    return _measured(folder, measure)
+    return _in_order(folder, work)
 
 
 def _begin_series(plans: list[ChosenPlan], out: Path | None, options: dict[str, str], workers: int) -> int:
@@ -210,36 +201,32 @@ def _begin_series(plans: list[ChosenPlan], out: Path | None, options: dict[str, 
 
 
 def _swept_series(folder: Path) -> int:
-    """Sweep every start that is left, of a model only until one has failed, and make the page over all."""
+    """Sweep the starts that are left, until one fails, and make the page over all."""
     from loadtests.run.folder import locked
     from loadtests.run.series import left_of
 
-    interrupted, failed = False, set[str | None]()
+    interrupted = done = False
     try:
         with locked(folder):
             series, left = left_of(folder)
-            for name in left:
-                typer.echo(f"{name}: start {list(series.plans).index(name) + 1} of {len(series.plans)}")
-                model = series.plans[name].model
-                if model in failed or not _one_start(folder / name, series):
-                    failed.add(model)
+            done = all(_one_start(folder / name, series) for name in left)
     except KeyboardInterrupt:
         interrupted = True
-        typer.echo(f"interrupted, with what is measured kept: `launchbound sweep --resume {folder}` goes on")
+    if not done:
+        typer.echo(f"stopped, with what is measured kept: `launchbound sweep --resume {folder}` goes on")
     return pictured(picture_of_series, folder, interrupted)
 
 
 def _one_start(folder: Path, series: Series) -> bool:
-    """Whether one sweep of `series` has measured all of its plan; else it has said why.
-
-    Raises KeyboardInterrupt where it was interrupted, and Exit where the disk is full.
-    """
+    """Whether the sweep of one start has measured all of its plan; else it has said why."""
     from loadtests.plan.plan_file import plan_of
-    from loadtests.run.run_file import INTERRUPTED, RUN_FILE, read_run
+    from loadtests.run.run_file import RUN_FILE
+    from loadtests.run.series import is_complete
 
-    document, run_file = series.plans[folder.name], folder / RUN_FILE
+    document = series.plans[folder.name]
+    typer.echo(f"{folder.name}, one of {len(series.plans)} starts")
     try:
-        if run_file.is_file():
+        if (folder / RUN_FILE).is_file():
             code = _resume(folder, None, None)
         else:
             chosen = ChosenPlan(document, plan_of(document), {}, from_file=True)
@@ -248,10 +235,7 @@ def _one_start(folder: Path, series: Series) -> bool:
         return False
     if code == EXIT_MACHINE:
         raise typer.Exit(code)
-    run = read_run(folder) if run_file.is_file() else None
-    if run and run.stopped_because == INTERRUPTED:
-        raise KeyboardInterrupt
-    return run is not None and run.complete
+    return is_complete(folder)
 
 
 def _resume(folder: Path, url: str | None, workers: int | None) -> int:
@@ -271,7 +255,11 @@ def _resume(folder: Path, url: str | None, workers: int | None) -> int:
     if url and run.service is not None:
         bad_input(f"the sweep of {folder} started its own service, and does so again: leave out --url")
     service = (url or run.url) if run.service is None else _own_service(run.service["options"], folder)
-    return _measured(folder, lambda console: resume_sweep(service, folder, console=console, workers=workers))
+
+    def work(console: Console) -> int:
+        return _reported(folder, console, resume_sweep(service, folder, console=console, workers=workers))
+
+    return _in_order(folder, work)
 
 
 def _own_service(options: dict[str, str], folder: Path) -> AbstractContextManager[str]:
@@ -279,11 +267,6 @@ def _own_service(options: dict[str, str], folder: Path) -> AbstractContextManage
     from service.front.launch import launched
 
     return launched(flags(options), folder / "service.log", lost=(Unreachable,))
-
-
-def _measured(folder: Path, measure: Callable[[Console], SweepResult]) -> int:
-    """Run `measure` and make the report; returns the exit code."""
-    return _in_order(folder, lambda console: _reported(folder, console, measure(console)))
 
 
 def _in_order(folder: Path, work: Callable[[Console], int]) -> int:

@@ -16,7 +16,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.compare.series import Place, answers_in_words, make_series_picture, size_table
+from loadtests.compare.page import Place, answers_in_words, make_series_picture, size_table
 from loadtests.report.findings import Findings
 from loadtests.report.page import Text
 from loadtests.report.results import read_results
@@ -65,7 +65,7 @@ def invoke(*arguments: str) -> Result:
 def test_every_start_has_a_service_of_its_own_and_a_series_goes_on_where_it_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two models by two starts, the first start of one cannot serve, and Ctrl-C stops the next."""
+    """Of two models by two starts: first one cannot be served, then Ctrl-C stops it."""
     launches = list[str]()
     status, plan, folder = fake.engine_status, tmp_path / "own.toml", tmp_path / "series"
 
@@ -94,36 +94,44 @@ def test_every_start_has_a_service_of_its_own_and_a_series_goes_on_where_it_was_
     first = invoke("sweep", f"--plan={plan}", f"--out={folder}")
     assert first.exit_code == EXIT_FAILED, first.output
     assert "launchbound: no such model" in first.stderr
-    assert f"launchbound sweep --resume {folder}" in first.stdout
     found = json.loads(first.stdout.splitlines()[-1])
-    assert found["absent"].keys() == {"small-1", "small-2"}
-    assert [run["label"] for run in found["runs"]] == ["tiny-1", "tiny-2"]
-    assert [run["valid"] for run in found["runs"]][1] is False
-    kept = {row.request_id for name in ("tiny-1", "tiny-2") for row in read_rows(folder / name)}
-    assert read_run(folder / "tiny-2").stopped_because == "interrupted"
+    assert found["absent"].keys() == {"small-1", "tiny-2", "small-2"}
+    assert [(run["label"], run["facts"]["model"]) for run in found["runs"]] == [("tiny-1", "tiny")]
 
     second = invoke("sweep", f"--resume={folder}")
-    assert launches == ["tiny-1", "small-1", "tiny-2", "small-1", "tiny-2", "small-2"]
+    assert second.exit_code == EXIT_FAILED, second.output
+    for ended in (first, second):
+        assert f"with what is measured kept: `launchbound sweep --resume {folder}` goes on" in ended.stdout
+    found = json.loads(second.stdout.splitlines()[-1])
+    assert [(run["label"], run["valid"]) for run in found["runs"]][1] == ("small-1", False)
+    assert found["absent"].keys() == {"tiny-2", "small-2"}
+    assert read_run(folder / "small-1").stopped_because == "interrupted"
+    kept = {row.request_id for name in ("tiny-1", "small-1") for row in read_rows(folder / name)}
+
+    third = invoke("sweep", f"--resume={folder}")
     names = ["tiny-1", "small-1", "tiny-2", "small-2"]
+    assert launches == ["tiny-1", "small-1", "small-1", "small-1", "tiny-2", "small-2"]
     runs = [read_run(folder / name) for name in names]
     assert list(read_series(folder).plans) == names
-    assert all(run.complete for run in runs), second.output
+    assert all(run.complete for run in runs), third.output
     assert [run.seed for run in runs] == [7, 7, 8, 8]
     assert [run.plan.batch_sizes for run in runs] == [[1, 4], [1], [1, 4], [1]]
     assert [run.engine["model"] for run in runs] == ["tiny", "small", "tiny", "small"]
     assert kept < {row.request_id for name in names for row in read_rows(folder / name)}
-    found = json.loads(second.stdout.splitlines()[-1])
+    found = json.loads(third.stdout.splitlines()[-1])
     assert not found["absent"]
     assert [repeats["sweeps"] for repeats in found["repeats"].values()] == [2, 2]
     assert all((folder / name / "report.html").is_file() for name in names)
     assert "Where the answer changes" in (folder / "runs.md").read_text()
 
-    third = invoke("sweep", f"--resume={folder}")
-    assert third.exit_code == EXIT_BAD_INPUT
-    assert f"nothing is left to measure in {folder}" in third.stderr
+    last = invoke("sweep", f"--resume={folder}")
+    assert (last.exit_code, f"nothing is left to measure in {folder}" in last.stderr) == (
+        EXIT_BAD_INPUT,
+        True,
+    )
     again = invoke("sweep", f"--plan={plan}", f"--out={folder}")
     assert (again.exit_code, "holds a sweep already" in again.stderr) == (EXIT_BAD_INPUT, True)
-    assert invoke("report", str(folder)).stdout.splitlines()[-1] == second.stdout.splitlines()[-1]
+    assert invoke("report", str(folder)).stdout.splitlines()[-1] == third.stdout.splitlines()[-1]
 
 
 def test_a_dry_run_estimates_the_series_and_a_given_service_or_model_is_one(tmp_path: Path) -> None:
@@ -134,7 +142,7 @@ def test_a_dry_run_estimates_the_series_and_a_given_service_or_model_is_one(tmp_
     assert "model small, seed 7: 4 cells × 8 rounds" in shown
     of_url = invoke("sweep", f"--plan={plan}", "--dry-run", "--url=http://127.0.0.1:1").stdout
     assert of_url.startswith("this service is not started anew: ")
-    assert "one start of one model" in of_url
+    assert "its one start is measured" in of_url
     assert "a sweep of each" not in of_url
     own = invoke("sweep", f"--plan={plan}", "--dry-run", "--model=hf:mine").stdout
     assert own.startswith("a sweep of each of 2 of hf:mine, one start")
@@ -153,7 +161,7 @@ def test_an_interval_over_starts_is_students_of_their_log_ratios(tmp_path: Path)
     own = [one.of("compiled").against_plain.speedup for one in mains]  # type: ignore[union-attr]
     logs = [math.log(one.value) for one in own]
     half = 4.302653 * stdev(logs) / math.sqrt(3)  # t of 2 degrees of freedom at 97.5 %
-    together = found["repeats"]["tiny (2.9 M parameters)"]["groups"][0]
+    together = found["repeats"]["tiny (2.9 M)"]["groups"][0]
     assert (together["named"], together["naming"], together["state"]) == ("compiled", 3, "faster")
     (gain,) = [one["speedup"] for one in together["over_baseline"] if one["mode"] == "compiled"]
     ends = gain["low"], gain["value"], gain["high"]
