@@ -128,8 +128,8 @@ def _one_page(pages: Mapping[str, Page], subject: str, absent: dict[str, str]) -
     runs = [run for _, found in pages.values() for run in found["runs"]]
     groups = {model: found["groups"] for model, (_, found) in pages.items()}
     repeats = {model: found["repeats"] for model, (_, found) in pages.items()}
-    found = {"headline": headline, "absent": absent, "runs": runs, "groups": groups, "repeats": repeats}
-    return context, found
+    found = {"headline": headline, "absent": absent, "runs": runs}
+    return context, found | {"groups": groups, "repeats": repeats}
 
 
 def make_series_picture(folder: Path) -> tuple[Table, dict[str, Any]]:
@@ -357,7 +357,7 @@ class Repeated:
     def gain(self) -> Interval | None:
         """The speed-up of `named` over `plain`; None of `plain` itself."""
         found = self.gains.get(self.named or "")
-        return found and found.ratio
+        return found.ratio if found else None
 
     @property
     def state(self) -> State:
@@ -420,9 +420,6 @@ def _agreed(repeated: Mapping[str, Repeated]) -> str:
     return " ".join(sentences)
 
 
-# Over starts: at which size and batch which mode is to ship.
-
-
 class Place(NamedTuple):
     """A batch size of a model under some conditions: the mode to ship, None where that is not resolved."""
 
@@ -444,7 +441,7 @@ def places_of(model: str, entries: Sequence[Entry]) -> Iterator[Place]:
             starts = f"{over.naming} of {len(over.answers)} starts"
         elif verdict and verdict.choice and verdict.shipped:
             named, state, compared = verdict.choice.ship, verdict.choice.state, verdict.shipped.against_plain
-            gain, starts = compared and compared.speedup, "one start"
+            gain, starts = compared.speedup if compared else None, "one start"
         else:
             continue
         cell = Text(named, under=(*([wording.ratio(gain)] if gain else []), starts), word=state)

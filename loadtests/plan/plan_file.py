@@ -29,10 +29,7 @@ KEYS = "docs/sweeps.md has every key and its values"
 
 
 def parse_plans(text: str) -> list[PlanDocument]:
-    """The documents that `text` is, one for each of its [[models]], with the keys of that over the others.
-
-    Without any it is one. Raises PlanError with the place and the remedy.
-    """
+    """The documents of `text`, one of each of its [[models]]. Raises PlanError with place and remedy."""
     try:
         content = tomllib.loads(text)
         models = msgspec.convert(
@@ -217,10 +214,7 @@ def read_plan_file(path: Path) -> list[PlanDocument]:
 
 
 def toml_of(document: PlanDocument) -> str:
-    """`document` as the text of a plan file, every key said but `starts` and `model`.
-
-    Of these `parse_plans` gives the same document back.
-    """
+    """`document` as the text of a plan file: every key but `starts` and `model`; `parse_plans` reads it."""
     content = msgspec.to_builtins(msgspec.structs.replace(document, model=None))
     del content["starts"]
     arrays = {name: content.pop(name) for name in ("closed_loop", "open_loop")}

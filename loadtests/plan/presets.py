@@ -71,8 +71,7 @@ def estimate_seconds(plan: Plan, model: str | None) -> tuple[float, float]:
     least = plan.warmup_passes_least * one_pass + plan.rounds * _round_seconds(plan.cells)
     undecided = [cell for cell in plan.cells if cell.group in plan.main_groups]
     most = least + (plan.interim_checks[-1] - plan.rounds) * _round_seconds(undecided)
-    # A request of `small` takes so many times as long; any other model counts as `tiny`.
-    size = 28.0 if model == "small" else 1.0
+    size = 28.0 if model == "small" else 1.0  # any other counts as `tiny`
     return size * least, size * most
 
 
@@ -93,8 +92,8 @@ def describe_series(documents: Sequence[PlanDocument]) -> str:
     least, most = (sum(starts * ends[end] for starts, ends in known) / 60 for end in (0, 1))
     named = " and ".join(f"{one.starts} of {one.model or 'the model'}" for one in documents)
     head = f"a sweep of each of {named}, one start of the service after another; all requests take about"
-    texts = (describe(plan, one.model) for one, plan in plans)
-    return "\n\n".join([f"{head} {least:.0f} to {most:.0f} min, and the starts come on top", *texts])
+    head += f" {least:.0f} to {most:.0f} min, and the starts come on top"
+    return "\n\n".join([head, *(describe(plan, one.model) for one, plan in plans)])
 
 
 def describe(plan: Plan, model: str | None = None) -> str:

@@ -47,8 +47,7 @@ def find_selftest(results: Path, run: SweepRun) -> Document | None:
     """
     if run.environment.get("dirty"):
         return None
-    folder = results.parent
-    beside = folder.parent if (folder / SERIES_FILE).is_file() else folder
+    beside = results.parents[(results.parent / SERIES_FILE).is_file()]
     fitting = [found for found in _documents(beside) if _stands_for(found, run)]
     return max(fitting, key=lambda one: (ran_alike(one, run), str(one.get("created", ""))), default=None)
 

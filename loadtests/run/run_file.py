@@ -62,8 +62,6 @@ class DocumentFile(Generic[Document]):
 
 RUN_FILE = "run.json"
 SERIES_FILE = "series.json"
-"""What a folder of several sweeps has, one of each start of the service."""
-
 PLAN_FILE = "plan.toml"
 """The plan as a plan file, with the options that replaced some of it."""
 

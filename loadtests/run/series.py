@@ -19,7 +19,7 @@ from loadtests.run.run_file import RUN_FILE, SERIES_FILE, DocumentFile, RunError
 
 
 class Series(msgspec.Struct, kw_only=True):
-    """The plan of each start, by the name of its folder and in their order.
+    """The plan of each start, in their order, by the name of its folder, which leads to no other one.
 
     All have the `options` of `serve`, and `alike`: the commit, and the variables of the service.
     """
@@ -28,7 +28,6 @@ class Series(msgspec.Struct, kw_only=True):
     alike: dict[str, Any]
     options: dict[str, str]
     workers: int
-    # Nothing in a name leads to another folder.
     plans: dict[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")], PlanDocument]
 
 
@@ -57,11 +56,8 @@ def begin_series(
     if is_series(folder) or (folder / RUN_FILE).exists():
         raise RunError(f"{folder} holds a sweep already: name a new folder, or `--resume {folder}`")
     folder.mkdir(parents=True, exist_ok=True)
-    write_series(folder, Series(alike=_alike(), options=dict(options), workers=workers, plans=plans))
-
-
-def _alike() -> dict[str, Any]:
-    return {**git_state(), **service_environment()}
+    alike = git_state() | service_environment()
+    write_series(folder, Series(alike=alike, options=dict(options), workers=workers, plans=plans))
 
 
 def left_of(folder: Path) -> tuple[Series, list[str]]:
@@ -69,7 +65,7 @@ def left_of(folder: Path) -> tuple[Series, list[str]]:
 
     Raises RunError where none is left, and where code or variables are not those that it began with.
     """
-    series, now = read_series(folder), _alike()
+    series, now = read_series(folder), git_state() | service_environment()
     refuse(folder, series.alike, now, sorted(series.alike.keys() | now.keys()))
     left = [name for name in series.plans if not is_complete(folder / name)]
     if not left:

@@ -223,12 +223,12 @@ def _one_start(folder: Path, series: Series) -> bool:
     from loadtests.run.run_file import RUN_FILE
     from loadtests.run.series import is_complete
 
-    document = series.plans[folder.name]
     typer.echo(f"{folder.name}, one of {len(series.plans)} starts")
     try:
         if (folder / RUN_FILE).is_file():
             code = _resume(folder, None, None)
         else:
+            document = series.plans[folder.name]
             chosen = ChosenPlan(document, plan_of(document), {}, from_file=True)
             code = _begin(chosen, None, folder, series.options, series.workers)
     except typer.Exit:

@@ -23,7 +23,6 @@ from loadtests.report.results import read_results
 from loadtests.run import sweep
 from loadtests.run.events import GeneratorEvent, RequestEnded, run_load_generator
 from loadtests.run.run_file import read_run
-from loadtests.run.series import read_series
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
 from service.front import launch
 from service.front.launch import LaunchError
@@ -55,6 +54,10 @@ batch_sizes = [1]
 
 def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(launchbound.app, [*arguments])
+
+
+def page_of(ended: Result) -> Any:
+    return json.loads(ended.stdout.splitlines()[-1])
 
 
 # ---------------------------------------------------------------- from plan to page, by the command
@@ -94,17 +97,12 @@ def test_every_start_has_a_service_of_its_own_and_a_series_goes_on_where_it_was_
     first = invoke("sweep", f"--plan={plan}", f"--out={folder}")
     assert first.exit_code == EXIT_FAILED, first.output
     assert "launchbound: no such model" in first.stderr
-    found = json.loads(first.stdout.splitlines()[-1])
-    assert found["absent"].keys() == {"small-1", "tiny-2", "small-2"}
-    assert [(run["label"], run["facts"]["model"]) for run in found["runs"]] == [("tiny-1", "tiny")]
-
+    assert page_of(first)["absent"].keys() == {"small-1", "tiny-2", "small-2"}
     second = invoke("sweep", f"--resume={folder}")
     assert second.exit_code == EXIT_FAILED, second.output
     for ended in (first, second):
         assert f"with what is measured kept: `launchbound sweep --resume {folder}` goes on" in ended.stdout
-    found = json.loads(second.stdout.splitlines()[-1])
-    assert [(run["label"], run["valid"]) for run in found["runs"]][1] == ("small-1", False)
-    assert found["absent"].keys() == {"tiny-2", "small-2"}
+    assert [(run["label"], run["valid"]) for run in page_of(second)["runs"]][1] == ("small-1", False)
     assert read_run(folder / "small-1").stopped_because == "interrupted"
     kept = {row.request_id for name in ("tiny-1", "small-1") for row in read_rows(folder / name)}
 
@@ -112,26 +110,21 @@ def test_every_start_has_a_service_of_its_own_and_a_series_goes_on_where_it_was_
     names = ["tiny-1", "small-1", "tiny-2", "small-2"]
     assert launches == ["tiny-1", "small-1", "small-1", "small-1", "tiny-2", "small-2"]
     runs = [read_run(folder / name) for name in names]
-    assert list(read_series(folder).plans) == names
     assert all(run.complete for run in runs), third.output
     assert [run.seed for run in runs] == [7, 7, 8, 8]
     assert [run.plan.batch_sizes for run in runs] == [[1, 4], [1], [1, 4], [1]]
     assert [run.engine["model"] for run in runs] == ["tiny", "small", "tiny", "small"]
     assert kept < {row.request_id for name in names for row in read_rows(folder / name)}
-    found = json.loads(third.stdout.splitlines()[-1])
-    assert not found["absent"]
-    assert [repeats["sweeps"] for repeats in found["repeats"].values()] == [2, 2]
+    assert [repeats["sweeps"] for repeats in page_of(third)["repeats"].values()] == [2, 2]
     assert all((folder / name / "report.html").is_file() for name in names)
     assert "Where the answer changes" in (folder / "runs.md").read_text()
 
     last = invoke("sweep", f"--resume={folder}")
-    assert (last.exit_code, f"nothing is left to measure in {folder}" in last.stderr) == (
-        EXIT_BAD_INPUT,
-        True,
-    )
     again = invoke("sweep", f"--plan={plan}", f"--out={folder}")
-    assert (again.exit_code, "holds a sweep already" in again.stderr) == (EXIT_BAD_INPUT, True)
-    assert invoke("report", str(folder)).stdout.splitlines()[-1] == third.stdout.splitlines()[-1]
+    assert last.exit_code == again.exit_code == EXIT_BAD_INPUT
+    assert f"nothing is left to measure in {folder}" in last.stderr
+    assert "holds a sweep already" in again.stderr
+    assert page_of(invoke("report", str(folder))) == page_of(third)
 
 
 def test_a_dry_run_estimates_the_series_and_a_given_service_or_model_is_one(tmp_path: Path) -> None:
@@ -141,8 +134,7 @@ def test_a_dry_run_estimates_the_series_and_a_given_service_or_model_is_one(tmp_
     assert shown.startswith("a sweep of each of 2 of tiny and 2 of small, one start of the service after")
     assert "model small, seed 7: 4 cells × 8 rounds" in shown
     of_url = invoke("sweep", f"--plan={plan}", "--dry-run", "--url=http://127.0.0.1:1").stdout
-    assert of_url.startswith("this service is not started anew: ")
-    assert "its one start is measured" in of_url
+    assert of_url.startswith("this service is not started anew: its one start is measured")
     assert "a sweep of each" not in of_url
     own = invoke("sweep", f"--plan={plan}", "--dry-run", "--model=hf:mine").stdout
     assert own.startswith("a sweep of each of 2 of hf:mine, one start")
@@ -172,9 +164,7 @@ def test_an_interval_over_starts_is_students_of_their_log_ratios(tmp_path: Path)
     assert str(alone) == "inference_mode; one start equivalent"
 
 
-def test_starts_that_chose_another_layout_are_starts_and_one_that_is_not_valid_is_not_counted(
-    tmp_path: Path,
-) -> None:
+def test_a_start_that_chose_another_layout_counts_and_one_that_is_not_valid_does_not(tmp_path: Path) -> None:
     folder = make_series(tmp_path, {"tiny": [CLEAR, CLEAR, CLEAR]})
     edit_run(folder / "tiny-2", lambda run: run.engine.update(linears={"layout": "transposed"}))
     edit_run(folder / "tiny-3", lambda run: setattr(run, "complete", False))
@@ -195,7 +185,6 @@ TIED = CLEAR | {"compiled": 0.69}
         ([CLEAR] * 4 + [TIED], "faster"),
         ([ALIKE] * 2, "equivalent"),
     ],
-    ids=["alike", "far apart", "two of three", "four of five", "nothing gained"],
 )
 def test_an_answer_over_starts_needs_four_of_five_and_an_interval_above_one(
     tmp_path: Path, speeds: list[dict[str, float]], state: str
@@ -206,16 +195,13 @@ def test_an_answer_over_starts_needs_four_of_five_and_an_interval_above_one(
 
 
 def test_the_table_says_where_the_answer_changes_along_batch_model_and_prompts() -> None:
-    def place(model: str, batch: int, prompts: str, mode: str, answer: bool = True) -> Place:
-        return Place(model, (batch, prompts, 32, 1, None), mode if answer else None, Text(mode))
+    names = {"tiny": "aot-inductor", "small": "inference_mode", "long": "compiled", 16: "compiled"}
 
-    places = [
-        place("tiny", 1, "short", "aot-inductor"),
-        place("tiny", 4, "short", "aot-inductor", answer=False),
-        place("tiny", 16, "short", "compiled"),
-        place("tiny", 1, "long", "compiled"),
-        place("small", 1, "short", "inference_mode"),
-    ]
+    def place(model: str, batch: int, prompts: str = "short") -> Place:
+        mode = names.get(batch) or names.get(prompts) or names[model]
+        return Place(model, (batch, prompts, 32, 1, None), None if batch == 4 else mode, Text(mode))
+
+    places = [*(place("tiny", batch) for batch in (1, 4, 16)), place("tiny", 1, "long"), place("small", 1)]
     assert answers_in_words(places) == (
         "The answer changes from aot-inductor (tiny, batch 1 (short)) to compiled (tiny, batch 16 (short)); "
         "from aot-inductor (tiny, batch 1 (short)) to inference_mode (small, batch 1 (short)); "
