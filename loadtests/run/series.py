@@ -40,8 +40,8 @@ def begin_series(
 ) -> None:
     """Write the series of `documents` into `folder`, which is created.
 
-    The models take turns, so that an early end has some of each; every start of one has a seed of its own.
-    Raises RunError for a model that is named twice, and where the folder holds results.
+    Models take turns, so that an early end has some of each; every start has a seed of its own. Raises
+    RunError for a model that is named twice, and where the folder holds results.
     """
     plans = {
         re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{one.model or 'start'}-{number + 1}").lstrip("_.-"): (
@@ -61,10 +61,7 @@ def begin_series(
 
 
 def left_of(folder: Path) -> tuple[Series, list[str]]:
-    """The series in `folder`, and the names of its starts that are not complete.
-
-    Raises RunError where none is left, and where code or variables are not those that it began with.
-    """
+    """The series in `folder` and its starts that are not complete. Raises RunError as `reopen` does."""
     series, now = read_series(folder), git_state() | service_environment()
     refuse(folder, series.alike, now, sorted(series.alike.keys() | now.keys()))
     left = [name for name in series.plans if not is_complete(folder / name)]
