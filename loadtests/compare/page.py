@@ -142,7 +142,7 @@ def make_series_picture(folder: Path) -> tuple[Table, dict[str, Any]]:
         try:
             results[name] = read_results(folder / name)
         except RowsError:
-            absent[name] = f"no rows; go on with `launchbound sweep --resume {folder}`"
+            absent[name] = f"nothing measured; go on with `launchbound sweep --resume {folder}`"
     if not results:
         raise RowsError(f"no start of the series in {folder} has measured anything")
     by_model: dict[str, list[Entry]] = {}
