@@ -245,7 +245,8 @@ def _lowest(shared: Mapping[str, Shared]) -> str:
     at: dict[str, list[str]] = {}
     for place, one in shared.items():
         if one.ranked and not one.alike:
-            at.setdefault(one.first, []).append(place + one.near)
+            lone = len(one.ranked) == 1 and not _answer(one.ranked[0].entry.verdict(one.group))
+            at.setdefault(one.first + ", not resolved," * lone, []).append(place + one.near)
     parts = [f"{who} at {listed(places)}" for who, places in at.items()]
     alike = [place for place, one in shared.items() if one.alike]
     what = "Lowest latency" if any(len(one.ranked) > 1 for one in shared.values()) else "One run alone"
@@ -311,8 +312,8 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
     return Text(milliseconds(latency.value), span(latency, 1e3), tuple(under), word)
 
 
-def _answer(verdict: Verdict) -> str | None:
-    choice = verdict.choice
+def _answer(verdict: Verdict | None) -> str | None:
+    choice = verdict.choice if verdict else None
     return choice.ship if choice and choice.state != "not resolved" else None
 
 
@@ -444,7 +445,7 @@ def places_of(model: str, entries: Sequence[Entry]) -> Iterator[Place]:
             gain, starts = compared.speedup if compared else None, "one start"
         else:
             continue
-        cell = Text(named, under=(*([wording.ratio(gain)] if gain else []), starts), word=state)
+        cell = Text(named, under=(state, *([wording.ratio(gain)] if gain else []), starts))
         yield Place(model, group, None if state == "not resolved" else named, cell)
 
 
@@ -465,11 +466,12 @@ def answers_in_words(places: Sequence[Place]) -> str:
     """Where the answer changes, or that it does not, and where it is not resolved."""
     every = [place.group for place in places]
     names = {one: f"{one.model.split()[0]}, {place_of_group(one.group, every)}" for one in places}
-    answers = sorted({place.answer for place in places if place.answer})
-    same = f"The answer is {listed(answers)} wherever it is resolved." if answers else ""
+    answers = {place.answer: names[place] for place in places if place.answer}
+    apart = [f"{answer} ({name})" for answer, name in answers.items()]
+    same = [f"{answer} wherever it is resolved" for answer in answers] if len(answers) == 1 else apart
     changed = [f"from {a.answer} ({names[a]}) to {b.answer} ({names[b]})" for a, b in changes(places)]
     unresolved = [name for place, name in names.items() if not place.answer]
-    said = f"The answer changes {'; '.join(changed)}." if changed else same
+    said = f"The answer {'changes' if changed else 'is'} {'; '.join(changed or same)}." if answers else ""
     return f"{said} Not resolved: {'; '.join(unresolved)}.".lstrip() if unresolved else said
 
 

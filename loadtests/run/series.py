@@ -1,7 +1,4 @@
-"""A series: ordinary sweeps one after another, each of a start of the service of its own, in one folder.
-
-A process is one draw: compiled modes differ between starts by more than the rounds of one show.
-"""
+"""A series: ordinary sweeps in one folder, each of a start of the service, since a process is one draw."""
 
 from __future__ import annotations
 

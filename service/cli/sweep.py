@@ -123,10 +123,9 @@ def chosen_plans(
 ) -> list[ChosenPlan]:
     """By model the plan of a file or preset with the options over it; by default, of the preset `quick`.
 
-    A `model` that is given is the only one, by the plan of the first.
-    Where no modes are named they are those that a service serves by default, and in one of the sweep's own,
-    on `own_device` ('cpu' or 'cuda'), those too that are worth the time. Raises PlanError where it cannot be
-    run, and ValueError where an option cannot be read.
+    A given `model` is the only one. Where no modes are named they are those that a service serves by default,
+    and in one of the sweep's own, on `own_device` ('cpu' or 'cuda'), those too that are worth the time.
+    Raises PlanError where it cannot be run, and ValueError where an option cannot be read.
     """
     from loadtests.plan.plan_file import plan_of, read_plan_file
     from loadtests.plan.presets import overridden, preset_documents

@@ -29,8 +29,7 @@ from service.machine import processor_name
 
 ROOT = Path(__file__).parents[2]
 PLAN = "tests/support/evidence.toml"
-SEED = "11"
-"""Of the first start of each model: another than that of `make bench`."""
+SEED = "11"  # another than that of `make bench`
 MOST_BENCH_MINUTES = 7
 COMMAND = ".venv/bin/launchbound"
 OF_A_SWEEP = ("report.md", "summary.csv", "validation.json")
