@@ -109,7 +109,7 @@ chaos: $(READY) ## break a service in every way, print what came of it (SOAK=180
 	@.venv/bin/python -m tests.chaos --soak "$(SOAK)" --only "$(ONLY)"
 
 # From a fresh clone with empty caches. NAME=epyc2 names the machine in the folders.
-evidence: $(READY) ## measure on this machine what the README says of machines, and keep it (an hour, nothing else running)
+evidence: $(READY) ## measure on this machine what the README says of machines, and keep it (75 minutes, nothing else running)
 	@.venv/bin/python -m tests.support.machine_evidence $(if $(NAME),--machine "$(NAME)")
 
 dashboards: $(READY) ## rebuild dashboards/grafana/*.json

@@ -8,15 +8,17 @@ one machine scatter by more, so every difference between runs allows for that, b
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from loadtests.compare.runs import (
     FACTS,
+    LAYOUT,
     Entry,
     Shared,
     differing,
@@ -34,9 +36,12 @@ from loadtests.report.results import Results, read_results
 from loadtests.report.summaries import Verdict
 from loadtests.report.wording import crossing, ratio
 from loadtests.run.rows import RowsError
+from loadtests.run.series import read_series
+from service.statistics.choice import BASELINE as PLAIN
 from service.statistics.choice import (
     LATENCY_SCATTER,
     OverSweeps,
+    State,
     baseline_of,
     most_named,
     over_sweeps,
@@ -50,6 +55,9 @@ FLEET_PAGE_FILE = "fleet.html"
 DOCUMENT_FILE = "runs.json"
 TEMPLATES = Path(__file__).with_name("templates")
 
+Page = tuple[dict[str, Any], dict[str, Any]]
+"""What the templates need, and `runs.json`."""
+
 SCATTER_TEXT = f"{significant(100 * LATENCY_SCATTER.deviation, 2)} %"
 """How much sweeps of one build scatter: of the reference machine, as one run of each cannot show it."""
 
@@ -61,9 +69,13 @@ def make_picture(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     """
     context, found = picture(read_entries(folders))
     out.mkdir(parents=True, exist_ok=True)
+    _write(out, context, found)
+    return found
+
+
+def _write(out: Path, context: dict[str, Any], found: dict[str, Any]) -> None:
     write_page(out, PAGE_FILE, context, TEMPLATES)
     (out / DOCUMENT_FILE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    return found
 
 
 def make_fleet_picture(folder: Path) -> dict[str, Any]:
@@ -90,14 +102,22 @@ def make_fleet_picture(folder: Path) -> dict[str, Any]:
     for task, entry in zip(tasks, entries, strict=True):
         by_model.setdefault(task.model, []).append(entry)
     pages = {model: picture(own, ask_repeats=False) for model, own in by_model.items()}
+    subject = f"fleet · {len(entries)} of {len(fleet.tasks)} tasks measured"
+    context, found = _one_page(pages, subject, absent)
+    write_page(folder, PAGE_FILE, context, TEMPLATES, FLEET_PAGE_FILE)
+    return found
+
+
+def _one_page(pages: Mapping[str, Page], subject: str, absent: dict[str, str]) -> Page:
+    """The pages of several models as one, on which they stand apart."""
     names = {model: f"{model}: " if len(pages) > 1 else "" for model in pages}
     answers = (names[model] + found["headline"] for model, (_, found) in pages.items())
     missing = f"NOT MEASURED: {listed(list(absent))}. " if absent else ""
     headline = missing + " ".join(answers)
     context = next(iter(pages.values()))[0] | {
         "headline": headline,
-        "subject": f"fleet · {len(entries)} of {len(fleet.tasks)} tasks measured",
-        "entries": entries,
+        "subject": subject,
+        "entries": [entry for own, _ in pages.values() for entry in own["entries"]],
         "absent": absent,
         "sections": [
             replace(section, title=names[model] + section.title)
@@ -106,10 +126,36 @@ def make_fleet_picture(folder: Path) -> dict[str, Any]:
         ],
         "said": [one for own, _ in pages.values() for one in own["said"]],
     }
-    write_page(folder, PAGE_FILE, context, TEMPLATES, FLEET_PAGE_FILE)
     runs = [run for _, found in pages.values() for run in found["runs"]]
     groups = {model: found["groups"] for model, (_, found) in pages.items()}
-    return {"headline": headline, "absent": absent, "runs": runs, "groups": groups}
+    repeats = {model: found["repeats"] for model, (_, found) in pages.items()}
+    found = {"headline": headline, "absent": absent, "runs": runs}
+    return context, found | {"groups": groups, "repeats": repeats}
+
+
+def make_series_picture(folder: Path) -> tuple[Table, dict[str, Any]]:
+    """The same of the series in `folder`, there; the table of models and batch sizes, and `runs.json`.
+
+    Raises RowsError where no start has measured anything.
+    """
+    names, results, absent = read_series(folder).plans, dict[str, Results](), dict[str, str]()
+    for name in names:
+        try:
+            results[name] = read_results(folder / name)
+        except RowsError:
+            absent[name] = f"nothing measured; go on with `launchbound sweep --resume {folder}`"
+    if not results:
+        raise RowsError(f"no start of the series in {folder} has measured anything")
+    by_model: dict[str, list[Entry]] = {}
+    for entry in entries_of(list(results.values()), list(results)):
+        millions = entry.findings.results.run.engine["parameters"] / 1e6
+        by_model.setdefault(f"{entry.facts['model']} ({millions:.3g} M)", []).append(entry)
+    pages = {model: picture(own, drawn=LAYOUT) for model, own in by_model.items()}
+    context, found = _one_page(pages, f"series · {len(results)} of {len(names)} starts measured", absent)
+    table = size_table([place for model, own in by_model.items() for place in places_of(model, own)])
+    context["sections"].insert(0, Section("Where the answer changes", "", [table]))
+    _write(folder, context, found)
+    return table, found
 
 
 def _label(task: FleetTask, fleet: Fleet) -> str:
@@ -118,18 +164,18 @@ def _label(task: FleetTask, fleet: Fleet) -> str:
     return ", ".join([task.machine, *(getattr(task, name) for name, all in values.items() if len(all) > 1)])
 
 
-def picture(entries: Sequence[Entry], ask_repeats: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the templates need, and `runs.json`: null is what is not known.
+def picture(entries: Sequence[Entry], ask_repeats: bool = True, drawn: str | None = None) -> Page:
+    """The page of `entries`. In `runs.json` null is what is not known.
 
     Where all runs are of one build on one machine the question is whether they agree (`ask_repeats`), else
-    which is fastest.
+    which is fastest. They may differ in a fact that each start has `drawn`.
     """
     reference = reference_of(entries)
     shared = [Shared(entries, group, reference) for group in groups(entries)]
     places = {one.group: place_of_group(one.group, [other.group for other in shared]) for one in shared}
     apart = differing(entries)
     repeated: dict[Group, Repeated] = {}
-    if ask_repeats and not apart and len(entries) > 1:
+    if ask_repeats and not {*apart} - {drawn} and len(entries) > 1:
         repeated = {one.group: Repeated(one) for one in shared if None not in one.verdicts}
     tables = [_table(one, repeated.get(one.group)) for one in shared]
     if repeated:
@@ -194,7 +240,8 @@ def _lowest(shared: Mapping[str, Shared]) -> str:
     at: dict[str, list[str]] = {}
     for place, one in shared.items():
         if one.ranked and not one.alike:
-            at.setdefault(one.first, []).append(place + one.near)
+            lone = len(one.ranked) == 1 and not _answer(one.ranked[0].entry.verdict(one.group))
+            at.setdefault(one.first + ", not resolved," * lone, []).append(place + one.near)
     parts = [f"{who} at {listed(places)}" for who, places in at.items()]
     alike = [place for place, one in shared.items() if one.alike]
     what = "Lowest latency" if any(len(one.ranked) > 1 for one in shared.values()) else "One run alone"
@@ -260,8 +307,8 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
     return Text(milliseconds(latency.value), span(latency, 1e3), tuple(under), word)
 
 
-def _answer(verdict: Verdict) -> str | None:
-    choice = verdict.choice
+def _answer(verdict: Verdict | None) -> str | None:
+    choice = verdict.choice if verdict else None
     return choice.ship if choice and choice.state != "not resolved" else None
 
 
@@ -303,6 +350,21 @@ class Repeated:
         return replicates(self.naming, len(self.answers))
 
     @property
+    def gain(self) -> Interval | None:
+        """The speed-up of `named` over `plain`; None of `plain` itself."""
+        found = self.gains.get(self.named or "")
+        return found.ratio if found else None
+
+    @property
+    def state(self) -> State:
+        """Resolved where the answer replicates, and where the interval of a faster one lies above 1."""
+        if not self.replicates:
+            return "not resolved"
+        if self.named == self.plain:
+            return "equivalent"
+        return "faster" if self.gain and self.gain.low > 1 else "not resolved"
+
+    @property
     def agreement(self) -> str:
         """'compiled is the answer of 5 of 5.'"""
         if self.named is None:
@@ -327,6 +389,7 @@ class Repeated:
             "named": self.named,
             "naming": self.naming,
             "replicates": self.replicates,
+            "state": self.state,
             "baseline": self.plain,
             "over_baseline": [
                 {"mode": mode, "speedup": one.ratio, "deviation": one.deviation}
@@ -351,3 +414,67 @@ def _agreed(repeated: Mapping[str, Repeated]) -> str:
     sentences = [f"{sweeps} sweeps of one build agree: {'; '.join(parts)}."] if parts else []
     sentences += [f"The answer does not replicate at {listed(at)}: {why}." for why, at in apart.items()]
     return " ".join(sentences)
+
+
+class Place(NamedTuple):
+    """A batch size of a model under some conditions: the mode to ship, None where that is not resolved."""
+
+    model: str
+    group: Group
+    answer: str | None
+    cell: Text
+
+
+def places_of(model: str, entries: Sequence[Entry]) -> Iterator[Place]:
+    """By conditions and batch size what the valid ones of the starts `entries` of a model say together."""
+    valid = [entry for entry in entries if entry.valid]
+    for group in groups(valid):
+        shared = Shared([entry for entry in valid if entry.verdict(group)], group)
+        (verdict, *others) = shared.verdicts
+        if others:
+            over = Repeated(shared)
+            named, state, gain = over.named or "–", over.state, over.gain
+            starts = f"{over.naming} of {len(over.answers)} starts"
+        elif verdict and verdict.choice and verdict.shipped:
+            named, state, compared = verdict.choice.ship, verdict.choice.state, verdict.shipped.against_plain
+            gain, starts = compared.speedup if compared else None, "one start"
+        else:
+            continue
+        cell = Text(named, under=(state, *([wording.ratio(gain)] if gain else []), starts))
+        yield Place(model, group, None if state == "not resolved" else named, cell)
+
+
+def size_table(places: Sequence[Place]) -> Table:
+    """A row per model and conditions, a column per batch size; the note says where the answer changes."""
+    batches = sorted({place.group[0] for place in places})
+    cells = {(one.model, wording.conditions(one.group), one.group[0]): one.cell for one in places}
+    rows = [
+        [Text(model, under=(rest,)), *(cells.get((model, rest, batch), Text("–")) for batch in batches)]
+        for model, rest in dict.fromkeys(key[:2] for key in cells)
+    ]
+    unit = f"Speed-ups are over {PLAIN}, at 95 % over starts; of one start, over its rounds."
+    heads = ["model", *(f"batch {batch}" for batch in batches)]
+    return Table("", heads, rows, f"{answers_in_words(places)} {unit}")
+
+
+def answers_in_words(places: Sequence[Place]) -> str:
+    """Where the answer changes, or that it does not, and where it is not resolved."""
+    every = [place.group for place in places]
+    names = {one: f"{one.model.split()[0]}, {place_of_group(one.group, every)}" for one in places}
+    answers = {place.answer: names[place] for place in places if place.answer}
+    apart = [f"{answer} ({name})" for answer, name in answers.items()]
+    same = [f"{answer} wherever it is resolved" for answer in answers] if len(answers) == 1 else apart
+    changed = [f"from {a.answer} ({names[a]}) to {b.answer} ({names[b]})" for a, b in changes(places)]
+    unresolved = [name for place, name in names.items() if not place.answer]
+    said = f"The answer {'changes' if changed else 'is'} {'; '.join(changed or same)}." if answers else ""
+    return f"{said} Not resolved: {'; '.join(unresolved)}.".lstrip() if unresolved else said
+
+
+def changes(places: Sequence[Place]) -> list[tuple[Place, Place]]:
+    """Resolved neighbours whose answers differ: along batch sizes, models, and other conditions."""
+    lines: dict[Any, list[Place]] = {}
+    for place in places:
+        model, (batch, *rest) = place.model, place.group
+        for key in ((model, *rest), (batch, *rest), (model, batch)) if place.answer else ():
+            lines.setdefault(key, []).append(place)
+    return [pair for line in lines.values() for pair in pairwise(line) if pair[0].answer != pair[1].answer]

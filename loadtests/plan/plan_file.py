@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -28,11 +28,14 @@ KEYS = "docs/sweeps.md has every key and its values"
 """The remedy for what no plan file may say."""
 
 
-def parse_plan(text: str) -> PlanDocument:
-    """The document that `text` is. Raises PlanError with the place and the remedy."""
+def parse_plans(text: str) -> list[PlanDocument]:
+    """The documents of `text`, one of each of its [[models]]. Raises PlanError with place and remedy."""
     try:
         content = tomllib.loads(text)
-        return msgspec.convert(content, PlanDocument)
+        models = msgspec.convert(
+            content.pop("models", [{}]), Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=3)]
+        )
+        return [msgspec.convert({**content, **model}, PlanDocument) for model in models]
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"not TOML: {error}; mend the line") from error
     except msgspec.ValidationError as error:
@@ -116,10 +119,13 @@ def _counts(value: Counts) -> list[int]:
 class PlanDocument(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A plan file. `modes` None: the default ones. The rounds and warm-up passes as in `Plan`.
 
+    It is measured in so many `starts` of a service of `model`, None: of the service's own.
     `replicas`: the service may be several replicas behind a proxy, which is refused otherwise.
     """
 
     name: Annotated[str, Meta(min_length=1)]
+    model: Annotated[str, Meta(min_length=1)] | None = None
+    starts: Annotated[int, Meta(ge=1, le=8)] = 1
     modes: Annotated[list[str], Meta(min_length=1)] | None = None
     batch_sizes: Annotated[list[Count], Meta(min_length=1)]
     replicas: bool = False
@@ -192,23 +198,25 @@ def _check(plan: Plan) -> None:
             )
 
 
-def read_plan_file(path: Path) -> PlanDocument:
-    """The document of `path`. Raises PlanError, naming file, place and remedy, for what makes no plan."""
+def read_plan_file(path: Path) -> list[PlanDocument]:
+    """The documents of `path`. Raises PlanError, naming file, place and remedy, for what makes no plan."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"cannot read the plan {path}: {error}; name a TOML file") from error
     try:
-        document = parse_plan(text)
-        plan_of(document)
+        documents = parse_plans(text)
+        for document in documents:
+            plan_of(document)
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from error
-    return document
+    return documents
 
 
 def toml_of(document: PlanDocument) -> str:
-    """`document` as the text of a plan file, every key said; `parse_plan` gives the same document back."""
-    content = msgspec.to_builtins(document)
+    """`document` as the text of a plan file: every key but `starts` and `model`; `parse_plans` reads it."""
+    content = msgspec.to_builtins(msgspec.structs.replace(document, model=None))
+    del content["starts"]
     arrays = {name: content.pop(name) for name in ("closed_loop", "open_loop")}
     text = "".join(_assignments(content))
     for name, tables in arrays.items():

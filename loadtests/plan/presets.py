@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 
 from loadtests.plan.cells import BASELINE, Cell, Plan, PlanError
-from loadtests.plan.plan_file import PlanDocument, read_plan_file
+from loadtests.plan.plan_file import PlanDocument, plan_of, read_plan_file
 
 Preset = Literal["quick", "standard", "full", "gpu", "saturation"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
@@ -31,8 +31,8 @@ _RELATIVE_COST = {
 _CHUNKS = {"short": 1, "any": 2, "long": 5}
 
 
-def preset_document(preset: str) -> PlanDocument:
-    """The plan file of a preset. Raises PlanError for a name that is none."""
+def preset_documents(preset: str) -> list[PlanDocument]:
+    """The plan file of a preset, by model. Raises PlanError for a name that is none."""
     if preset not in PRESETS:
         raise PlanError(f"no preset '{preset}': try one of {', '.join(PRESETS)}")
     return read_plan_file(PRESET_FOLDER / f"{preset}.toml")
@@ -65,10 +65,14 @@ def request_seconds(cell: Cell) -> float:
     return eager * _RELATIVE_COST.get(cell.mode, 1.0)
 
 
-def estimate_seconds(plan: Plan) -> float:
-    """About how long the least number of rounds takes on the reference machine, with two warm-up passes."""
+def estimate_seconds(plan: Plan, model: str | None) -> tuple[float, float]:
+    """About how long the least and the most rounds take on the reference machine, with two warm-up passes."""
     one_pass = sum(request_seconds(cell) for cell in plan.cells)
-    return plan.warmup_passes_least * one_pass + plan.rounds * _round_seconds(plan.cells)
+    least = plan.warmup_passes_least * one_pass + plan.rounds * _round_seconds(plan.cells)
+    undecided = [cell for cell in plan.cells if cell.group in plan.main_groups]
+    most = least + (plan.interim_checks[-1] - plan.rounds) * _round_seconds(undecided)
+    size = 28.0 if model == "small" else 1.0  # any other counts as `tiny`
+    return size * least, size * most
 
 
 def _round_seconds(cells: Iterable[Cell]) -> float:
@@ -81,17 +85,27 @@ def _round_seconds(cells: Iterable[Cell]) -> float:
     return found
 
 
-def describe(plan: Plan) -> str:
+def describe_series(documents: Sequence[PlanDocument]) -> str:
+    """The estimated duration of a series as text, and its plans."""
+    plans = [(one, plan_of(one)) for one in documents]
+    known = [(one.starts, estimate_seconds(plan, one.model)) for one, plan in plans]
+    least, most = (sum(starts * ends[end] for starts, ends in known) / 60 for end in (0, 1))
+    named = " and ".join(f"{one.starts} of {one.model or 'the model'}" for one in documents)
+    head = f"a sweep of each of {named}, one start of the service after another; all requests take about"
+    head += f" {least:.0f} to {most:.0f} min, and the starts come on top"
+    return "\n\n".join([head, *(describe(plan, one.model) for one, plan in plans)])
+
+
+def describe(plan: Plan, model: str | None = None) -> str:
     """The plan as text: its cells, and its estimated duration."""
-    seconds, checks = estimate_seconds(plan), plan.interim_checks
+    (seconds, most), checks = estimate_seconds(plan, model), plan.interim_checks
+    named = f", model {model}" if model else ""
     lines = [
-        f"preset {plan.preset}, seed {plan.seed}: {len(plan.cells)} cells × {plan.rounds} rounds, "
+        f"preset {plan.preset}{named}, seed {plan.seed}: {len(plan.cells)} cells × {plan.rounds} rounds, "
         f"{plan.requests} requests, which take about {seconds:.0f} s ({seconds / 60:.1f} min) on the "
         "reference machine; the start of the service comes on top, minutes with an empty compile cache"
     ]
     if len(checks) > 1:
-        undecided = [cell for cell in plan.cells if cell.group in plan.main_groups]
-        most = seconds + (checks[-1] - plan.rounds) * _round_seconds(undecided)
         lines.append(
             f"after rounds {', '.join(map(str, checks))}: batch sizes whose answer is not resolved go on, to "
             f"{checks[-1]} rounds; at most about {most:.0f} s of requests in all"

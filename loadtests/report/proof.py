@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from loadtests.run.run_file import SweepRun
+from loadtests.run.run_file import SERIES_FILE, SweepRun
 from service.statistics.boundedness import CLASSES, PROVED, RATE, UNPROVED, LeftOpen
 
 SELFTEST_FILE = "selftest.json"
@@ -41,13 +41,14 @@ Document = dict[str, Any]
 def find_selftest(results: Path, run: SweepRun) -> Document | None:
     """The newest selftest of the same commit, processor and device in the folders beside `results`.
 
-    Only a complete one counts: every check, no uncommitted change, default model, dtype and modes. One that
-    ran the sweep's kernels (`ran_alike`) goes before newer ones that did not. None: no such selftest, or the
-    sweep itself had uncommitted changes, of which none can be.
+    Of a start of a series, beside that. Only a complete one counts: every check, no uncommitted change,
+    default model, dtype and modes. One that ran the sweep's kernels (`ran_alike`) goes before newer ones
+    that did not. None: no such selftest, or the sweep itself had uncommitted changes, of which none can be.
     """
     if run.environment.get("dirty"):
         return None
-    fitting = [found for found in _documents(results.parent) if _stands_for(found, run)]
+    beside = results.parents[(results.parent / SERIES_FILE).is_file()]
+    fitting = [found for found in _documents(beside) if _stands_for(found, run)]
     return max(fitting, key=lambda one: (ran_alike(one, run), str(one.get("created", ""))), default=None)
 
 

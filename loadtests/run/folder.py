@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from loadtests.run.rows import ROWS_FILE
-from loadtests.run.run_file import RUN_FILE, RunError, read_run
+from loadtests.run.run_file import RUN_FILE, SERIES_FILE, RunError, read_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -110,12 +110,16 @@ class DiskFull(RuntimeError):
 
 def _kept(folder: Path) -> str:
     """What is in `folder`, and the command that comes next: another one where the sweep is complete."""
+    if (folder / SERIES_FILE).is_file():
+        return f"what is measured is kept; free some space, then `launchbound sweep --resume {folder}`"
     rows = folder / ROWS_FILE
     if not rows.is_file() or not (folder / RUN_FILE).is_file():
         return "it holds no row yet; free some space, then run the same command again"
     count = rows.read_bytes().count(b"\n")
     verb, command = "go on with", "sweep --resume"
-    if read_run(folder).complete:
+    if (folder.parent / SERIES_FILE).is_file():
+        folder = folder.parent
+    elif read_run(folder).complete:
         verb, command = "make the report with", "report"
     kept = f"the {count} rows written so far are kept; free some space"
     return f"{kept}, then {verb} `launchbound {command} {folder}`"

@@ -145,10 +145,10 @@ def reopen(folder: Path, load_tests: Mapping[str, Any]) -> SweepRun:
         raise RunError(
             f"{failed} requests of {folder} failed, so that it can never be valid: run the sweep again"
         )
-    _refuse(folder, run.load_tests, load_tests, _CODE)
+    refuse(folder, run.load_tests, load_tests, _CODE)
     if run.service is not None:
         then, now = run.service["environment"], service_environment()
-        _refuse(folder, then, now, sorted((then.keys() | now.keys()) - {_LINEARS}))
+        refuse(folder, then, now, sorted((then.keys() | now.keys()) - {_LINEARS}))
     return run
 
 
@@ -158,12 +158,13 @@ def refuse_other_service(folder: Path, run: SweepRun, document: Mapping[str, Any
     `document` is that of GET /v1/modes.
     """
     engine = document["engine"]
-    _refuse(folder, run.environment, document.get("service") or {}, _MACHINE)
-    _refuse(folder, run.engine, engine, _ENGINE)
-    _refuse(folder, {_LINEARS: linear_layout(run.engine)}, {_LINEARS: linear_layout(engine)}, [_LINEARS])
+    refuse(folder, run.environment, document.get("service") or {}, _MACHINE)
+    refuse(folder, run.engine, engine, _ENGINE)
+    refuse(folder, {_LINEARS: linear_layout(run.engine)}, {_LINEARS: linear_layout(engine)}, [_LINEARS])
 
 
-def _refuse(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
+def refuse(folder: Path, then: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise RunError where `then` and `now` differ in one of `names`."""
     differing = [
         f"{name} was {_shown(then.get(name))}, and is {_shown(now.get(name))} now"
         for name in names

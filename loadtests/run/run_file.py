@@ -61,6 +61,7 @@ class DocumentFile(Generic[Document]):
 
 
 RUN_FILE = "run.json"
+SERIES_FILE = "series.json"
 PLAN_FILE = "plan.toml"
 """The plan as a plan file, with the options that replaced some of it."""
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from service.cli.options import EXIT_MACHINE, Json, bad_input, ended_in_order, installing, split_list
 from service.cli.report import last_line, picture_of_fleet, pictured
-from service.cli.sweep import ChosenPlan, PlanOptions, chosen_plan
+from service.cli.sweep import ChosenPlan, PlanOptions, chosen_plans
 
 app = typer.Typer()
 
@@ -50,7 +50,7 @@ def fleet(
     try:
         if resume is not None:
             address = address or read_fleet(resume).address
-        chosen = chosen_plan(PlanOptions(file=plan, preset=preset), own_device="cpu")
+        chosen = chosen_plans(PlanOptions(file=plan, preset=preset), own_device="cpu")[0]
         choice = chosen, split_list(models) or [], split_list(dtypes) or []
         interrupted = _on_cluster(folder, address, None if resume else choice, dry_run)
         raise typer.Exit(0 if dry_run else pictured(picture_of_fleet, folder, interrupted))

@@ -57,6 +57,7 @@ def report(
     from loadtests.fleet.run import is_fleet
     from loadtests.run.folder import DiskFull, disk_full_named, results_path
     from loadtests.run.rows import RowsError
+    from loadtests.run.series import is_series
 
     folder = folders[0]
     picture: Callable[[Path], bool] | None = None
@@ -67,6 +68,8 @@ def report(
         bad_input("--out belongs to several folders: the report of one is written into it")
     elif is_fleet(folder):
         picture = picture_of_fleet
+    elif is_series(folder):
+        picture = picture_of_series
     try:
         with disk_full_named(folder), report_extra_needed():
             valid = picture(folder) if picture else conclude(folder, Console())
@@ -93,6 +96,16 @@ def picture_of_fleet(folder: Path) -> bool:
     from loadtests.compare.page import FLEET_PAGE_FILE, make_fleet_picture
 
     return _pictured(make_fleet_picture(folder), folder, FLEET_PAGE_FILE)
+
+
+def picture_of_series(folder: Path) -> bool:
+    """Print the table of models and batch sizes too; else as `picture_of_fleet`."""
+    from loadtests.compare.page import PAGE_FILE, make_series_picture
+    from loadtests.report.page import print_table
+
+    table, found = make_series_picture(folder)
+    print_table(table, Console())
+    return _pictured(found, folder, PAGE_FILE)
 
 
 def _pictured(found: dict[str, Any], folder: Path, page: str) -> bool:

@@ -29,12 +29,13 @@ from service.cli.options import (
     settings_from,
     split_list,
 )
-from service.cli.report import conclude, last_line, without_report
+from service.cli.report import conclude, last_line, picture_of_series, pictured, without_report
 from service.nvml import expected_device
 
 if TYPE_CHECKING:
     from loadtests.plan.cells import Plan
     from loadtests.plan.plan_file import PlanDocument
+    from loadtests.run.series import Series
     from loadtests.run.sweep import SweepResult
 
 app = typer.Typer()
@@ -65,6 +66,7 @@ def sweep(
 ) -> None:
     """Measure modes against batch sizes in rounds, and write the report.
 
+    A plan of several starts or models is a series: a sweep of each start of the service, and a page over all.
     Options replace what the plan says. Exit codes: 0 valid, 1 a check failed or the sweep was stopped, 2 bad
     input, 4 disk full.
     """
@@ -73,7 +75,8 @@ def sweep(
     served = {name: value for name, value in options.items() if value is not None}
     try:
         wanted = device or os.environ.get("LAUNCHBOUND_DEVICE", "auto")
-        chosen = chosen_plan(named, None if url else expected_device(wanted))
+        own_model = model or os.environ.get("LAUNCHBOUND_MODEL")
+        plans = chosen_plans(named, None if url else expected_device(wanted), own_model)
     except ValueError as error:
         bad_input(error)
     if resume is not None:
@@ -82,16 +85,23 @@ def sweep(
                 "--resume goes on with its folder, plan and service: leave out all but --url and --workers"
             )
         raise typer.Exit(_resume(resume, url, workers))
+    several = sum(one.document.starts for one in plans) > 1
+    if several and url:
+        typer.echo("this service is not started anew: its one start is measured, and intervals are of that")
+        several = False
     if dry_run:
-        from loadtests.plan.presets import describe
+        from loadtests.plan.presets import describe, describe_series
 
-        typer.echo(describe(chosen.plan))
+        own = describe(plans[0].plan, plans[0].document.model)
+        typer.echo(describe_series([one.document for one in plans]) if several else own)
         if as_json:
-            print_result({"plan": msgspec.to_builtins(chosen.document)})
+            print_result({"plans": [msgspec.to_builtins(one.document) for one in plans]})
         return
     if url and served:
         bad_input("--model, --device and --dtype belong to the service: leave them out with --url")
-    raise typer.Exit(_begin(chosen, url, out, served, workers or 1))
+    if several:
+        raise typer.Exit(_begin_series(plans, out, served, workers or 1))
+    raise typer.Exit(_begin(plans[0], url, out, served, workers or 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,34 +123,41 @@ class ChosenPlan:
     from_file: bool
 
 
-def chosen_plan(named: PlanOptions, own_device: str | None = None) -> ChosenPlan:
-    """The plan of a file or preset with the options over it; by default, of the preset `quick`.
+def chosen_plans(
+    named: PlanOptions, own_device: str | None = None, model: str | None = None
+) -> list[ChosenPlan]:
+    """By model the plan of a file or preset with the options over it; by default, of the preset `quick`.
 
-    Where no modes are named they are those that a service serves by default, and in one of the sweep's own,
-    on `own_device` ('cpu' or 'cuda'), those too that are worth the time. Raises PlanError where it cannot be
-    run, and ValueError where an option cannot be read.
+    A given `model` is the only one. Where no modes are named they are those that a service serves by default,
+    and in one of the sweep's own, on `own_device` ('cpu' or 'cuda'), those too that are worth the time.
+    Raises PlanError where it cannot be run, and ValueError where an option cannot be read.
     """
     from loadtests.plan.plan_file import plan_of, read_plan_file
-    from loadtests.plan.presets import overridden, preset_document
+    from loadtests.plan.presets import overridden, preset_documents
     from service.modes import default_modes, swept_modes
 
     if named.file is not None and named.preset is not None:
         raise ValueError("--plan and --preset both name a plan: leave one out")
-    written = read_plan_file(named.file) if named.file else preset_document(named.preset or "quick")
+    documents = read_plan_file(named.file) if named.file else preset_documents(named.preset or "quick")
+    if model:
+        documents = [msgspec.structs.replace(documents[0], model=model)]
     sizes = [int(size) for size in split_list(named.batch_sizes) or ()]
-    document = overridden(written, named.seed, split_list(named.modes), sizes or None)
-    overrides = {
-        name: getattr(document, name)
-        for name in ("seed", "modes", "batch_sizes")
-        if getattr(document, name) != getattr(written, name)
-    }
-    if document.modes is None:
-        modes = swept_modes(own_device) if own_device else default_modes()
-        document = msgspec.structs.replace(document, modes=modes)
-    plan = plan_of(document)
-    # The default modes by name: they may be others where the plan is read again.
-    document = msgspec.structs.replace(document, modes=plan.modes)
-    return ChosenPlan(document, plan, overrides, named.file is not None)
+    found = []
+    for written in documents:
+        document = overridden(written, named.seed, split_list(named.modes), sizes or None)
+        overrides = {
+            name: getattr(document, name)
+            for name in ("seed", "modes", "batch_sizes")
+            if getattr(document, name) != getattr(written, name)
+        }
+        if document.modes is None:
+            modes = swept_modes(own_device) if own_device else default_modes()
+            document = msgspec.structs.replace(document, modes=modes)
+        plan = plan_of(document)
+        # The default modes by name: they may be others where the plan is read again.
+        document = msgspec.structs.replace(document, modes=plan.modes)
+        found.append(ChosenPlan(document, plan, overrides, named.file is not None))
+    return found
 
 
 def _begin(
@@ -154,7 +171,8 @@ def _begin(
     served: dict[str, str] = {}
     if not url:
         sizes = ",".join(map(str, chosen.plan.batch_sizes))
-        served = {**options, "modes": ",".join(chosen.plan.modes), "batch_sizes": sizes}
+        own = {"model": chosen.document.model} if chosen.document.model else {}
+        served = {**own, **options, "modes": ",".join(chosen.plan.modes), "batch_sizes": sizes}
         settings_from(**served)
     folder = out or results_path("remote" if url else commit_name())
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,18 +183,75 @@ def _begin(
         service=None if url else {"options": served, "environment": service_environment()},
     )
 
-    def measure(console: Console) -> SweepResult:
+    def work(console: Console) -> int:
         service = url or _own_service(served, folder)
-        return run_sweep(service, chosen.plan, folder, console=console, origin=origin, workers=workers)
+        result = run_sweep(service, chosen.plan, folder, console=console, origin=origin, workers=workers)
+        return _reported(folder, console, result)
 
-    return _measured(folder, measure)
+    return _in_order(folder, work)
+
+
+def _begin_series(plans: list[ChosenPlan], out: Path | None, options: dict[str, str], workers: int) -> int:
+    from loadtests.run.folder import commit_name, results_path
+    from loadtests.run.series import begin_series
+
+    folder = out or results_path(commit_name())
+
+    def work(_: Console) -> int:
+        begin_series(folder, [one.document for one in plans], options, workers)
+        return _swept_series(folder)
+
+    return _in_order(folder, work)
+
+
+def _swept_series(folder: Path) -> int:
+    """Sweep the starts that are left, until one fails, and make the page over all."""
+    from loadtests.run.folder import locked
+    from loadtests.run.series import left_of
+
+    interrupted = done = False
+    try:
+        with locked(folder):
+            series, left = left_of(folder)
+            done = all(_one_start(folder / name, series) for name in left)
+    except KeyboardInterrupt:
+        interrupted = True
+    if not done:
+        typer.echo(f"stopped, with what is measured kept: `launchbound sweep --resume {folder}` goes on")
+    return pictured(picture_of_series, folder, interrupted)
+
+
+def _one_start(folder: Path, series: Series) -> bool:
+    """Whether the sweep of one start has measured all of its plan; else it has said why."""
+    from loadtests.plan.plan_file import plan_of
+    from loadtests.run.run_file import RUN_FILE
+    from loadtests.run.series import is_complete
+
+    typer.echo(f"{folder.name}, one of {len(series.plans)} starts")
+    try:
+        if (folder / RUN_FILE).is_file():
+            code = _resume(folder, None, None)
+        else:
+            document = series.plans[folder.name]
+            chosen = ChosenPlan(document, plan_of(document), {}, from_file=True)
+            code = _begin(chosen, None, folder, series.options, series.workers)
+    except typer.Exit:
+        return False
+    if code == EXIT_MACHINE:
+        raise typer.Exit(code)
+    return is_complete(folder)
 
 
 def _resume(folder: Path, url: str | None, workers: int | None) -> int:
     from loadtests.run.rows import RowsError
     from loadtests.run.run_file import read_run
+    from loadtests.run.series import is_series
     from loadtests.run.sweep import resume_sweep
 
+    if is_series(folder):
+        if url or workers:
+            bad_input(f"the series of {folder} has services and workers: leave out --url and --workers")
+        return _in_order(folder, lambda _: _swept_series(folder))
     try:
         run = read_run(folder)
     except RowsError as error:
@@ -184,7 +259,11 @@ def _resume(folder: Path, url: str | None, workers: int | None) -> int:
     if url and run.service is not None:
         bad_input(f"the sweep of {folder} started its own service, and does so again: leave out --url")
     service = (url or run.url) if run.service is None else _own_service(run.service["options"], folder)
-    return _measured(folder, lambda console: resume_sweep(service, folder, console=console, workers=workers))
+
+    def work(console: Console) -> int:
+        return _reported(folder, console, resume_sweep(service, folder, console=console, workers=workers))
+
+    return _in_order(folder, work)
 
 
 def _own_service(options: dict[str, str], folder: Path) -> AbstractContextManager[str]:
@@ -194,8 +273,8 @@ def _own_service(options: dict[str, str], folder: Path) -> AbstractContextManage
     return launched(flags(options), folder / "service.log", lost=(Unreachable,))
 
 
-def _measured(folder: Path, measure: Callable[[Console], SweepResult]) -> int:
-    """Run `measure` and make the report; returns the exit code. A signal ends what it has started."""
+def _in_order(folder: Path, work: Callable[[Console], int]) -> int:
+    """The exit code of `work`, or of the error that ended it. A signal ends what it has started."""
     from loadtests.run.folder import DiskFull, disk_full_named
     from loadtests.run.rows import RowsError
     from loadtests.run.target import ModeFailed, TargetError
@@ -204,7 +283,7 @@ def _measured(folder: Path, measure: Callable[[Console], SweepResult]) -> int:
     console = Console()
     try:
         with ended_in_order(), disk_full_named(folder):
-            return _reported(folder, console, measure(console))
+            return work(console)
     except ModeFailed as error:
         return without_report(folder, [], error)
     except (LaunchError, TargetError, RowsError) as error:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -407,21 +405,6 @@ def test_one_sweep_of_five_may_say_otherwise_and_two_may_not(tmp_path: Path) -> 
     assert [group["replicates"] for group in three["repeats"]["groups"]] == [False, False]
     page = (tmp_path / "three" / "runs.html").read_text()
     assert page.count("compiled is the answer of 3 of 5: the answer does not replicate.") == 2
-
-
-def test_what_sweeps_say_together_rests_on_sweeps_and_not_on_their_rounds(
-    repeats: Picture, alike: list[Path]
-) -> None:
-    """A gain is the mean of their own."""
-    findings = [Findings(read_results(folder)) for folder in alike]
-    for number, group in enumerate(repeats[1]["repeats"]["groups"]):
-        verdicts = [one.main[number] for one in findings]
-        own = [s.against_plain.speedup.value for v in verdicts if (s := v.of("compiled")).against_plain]
-        gains = {one["mode"]: one["speedup"] for one in group["over_baseline"]}
-        assert (group["baseline"], gains.keys()) == ("inference_mode", {"eager", "compiled"})
-        assert gains["compiled"]["value"] == pytest.approx(math.exp(fmean(map(math.log, own))))
-        assert gains["compiled"]["samples"] == 5
-        assert group["named"] == "compiled"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from loadtests.report.findings import Findings
 from loadtests.report.proof import BOUNDS, NOT_PROVED, SPLIT_ROWS, Proof, left_open
 from loadtests.report.results import read_results
 from loadtests.report.summaries import NOTHING, Count, Summary, bucket_of, cost_of, pay_back
-from loadtests.report.wording import saved, why
-from loadtests.run.run_file import SweepRun
+from loadtests.report.wording import saved, trust, why
+from loadtests.run.run_file import SERIES_FILE, SweepRun
 from service.proof.over_http import judge_served
 from service.proof.worker import CHECKS
 from service.records import SampleCounts
@@ -297,6 +297,17 @@ def write_selftest(sweep: Path, **changes: Any) -> None:
 
 def proof(sweep: Path) -> Proof:
     return found(sweep).proof
+
+
+def test_the_selftest_beside_a_series_is_that_of_each_start_which_says_that_it_is_one(sweep: Path) -> None:
+    start = sweep.parent / "series" / "tiny-1"
+    start.parent.mkdir()
+    sweep.rename(start)
+    write_selftest(start.parent)
+    assert found(start).selftest is None
+    (start.parent / SERIES_FILE).touch()
+    assert found(start).selftest is not None
+    assert all(text in trust(found(start)) for text in ("in one start of the service:", "--preset standard"))
 
 
 def test_what_the_selftest_leaves_open_is_named_where_the_interval_is_defined(sweep: Path) -> None:

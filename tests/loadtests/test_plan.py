@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 import launchbound
 from loadtests.plan.cells import Cell, PlanError, due_times, order
-from loadtests.plan.plan_file import parse_plan, plan_of, read_plan_file, toml_of
+from loadtests.plan.plan_file import parse_plans, plan_of, read_plan_file, toml_of
 from loadtests.plan.presets import PRESETS
 from loadtests.plan.prompts import read_prompts
 from loadtests.run.requests import body
 from service.cli.options import EXIT_BAD_INPUT
-from service.cli.sweep import PlanOptions, chosen_plan
+from service.cli.sweep import PlanOptions, chosen_plans
 from service.modes import swept_modes
 from tests.support.made_plans import make_plan
 
@@ -108,19 +108,19 @@ def sweep(*options: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_preset_written_as_a_plan_file_is_the_same_plan(preset: str, changed: bool, tmp_path: Path) -> None:
     options = {"seed": 7, "modes": "eager,no_grad", "batch_sizes": "2,8"} if changed else {}
-    chosen = chosen_plan(PlanOptions(preset=preset, **options), own_device="cpu")  # type: ignore[arg-type]
+    chosen = chosen_plans(PlanOptions(preset=preset, **options), own_device="cpu")[0]  # type: ignore[arg-type]
     own = (7, ["eager", "no_grad"], [2, 8]) if changed else (0, swept_modes("cpu"))
     plan = make_plan(preset, *own)  # type: ignore[arg-type]
-    read = read_plan_file(written(tmp_path, toml_of(chosen.document)))
+    (read,) = read_plan_file(written(tmp_path, toml_of(chosen.document)))
     assert plan == chosen.plan == plan_of(read)
-    assert read.modes == plan.modes
+    assert (read.modes, read.model, read.starts) == (plan.modes, None, 1)
 
 
 def test_a_table_names_batch_sizes_by_their_place_or_by_number(tmp_path: Path) -> None:
     head = 'name = "own"\nbatch_sizes = [1, 2, 8]\nrounds = 1\nreplicas = true\n[[closed_loop]]\n'
     for named, sizes in (('"all"', [1, 2, 8]), ('["middle", "smallest"]', [1, 2]), ("8", [8])):
-        document = read_plan_file(written(tmp_path, f"{head}batch_sizes = {named}\n"))
-        assert parse_plan(toml_of(document)) == document
+        (document,) = read_plan_file(written(tmp_path, f"{head}batch_sizes = {named}\n"))
+        assert parse_plans(toml_of(document)) == [document]
         assert (plan_of(document).batch_sizes, plan_of(document).replicas) == (sizes, True)
 
 
@@ -153,12 +153,12 @@ def test_what_is_wrong_is_named_with_its_file_its_place_and_a_remedy(
 
 
 def test_options_replace_what_the_plan_says_and_are_kept(tmp_path: Path) -> None:
-    chosen = chosen_plan(PlanOptions(written(tmp_path, SMALL), seed=3, batch_sizes="4,8"))
+    (chosen,) = chosen_plans(PlanOptions(written(tmp_path, SMALL), seed=3, batch_sizes="4,8"))
     assert (chosen.plan.seed, chosen.plan.batch_sizes, chosen.from_file) == (3, [4, 8], True)
     assert chosen.overrides == {"seed": 3, "batch_sizes": [4, 8]}
-    assert chosen_plan(PlanOptions()).overrides == {}
+    assert chosen_plans(PlanOptions())[0].overrides == {}
     with pytest.raises(PlanError, match="batch size 4 is not one of the plan's, 1"):
-        chosen_plan(PlanOptions(written(tmp_path, SMALL), batch_sizes="1"))
+        chosen_plans(PlanOptions(written(tmp_path, SMALL), batch_sizes="1"))
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_options_over_a_plan_and_the_plan_itself_are_kept(
     invoke_sweep(tmp_path, Script(), monkeypatch)
     run = read_run(tmp_path)
     assert run.overrides == {"modes": ["eager", "compiled"], "batch_sizes": [1]}
-    assert plan_of(read_plan_file(tmp_path / PLAN_FILE)) == run.plan
+    assert plan_of(read_plan_file(tmp_path / PLAN_FILE)[0]) == run.plan
     assert reproduce(run)[-1] == (
         "launchbound sweep --preset quick --seed 0 --modes eager,compiled --batch-sizes 1"
     )

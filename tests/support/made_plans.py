@@ -7,7 +7,7 @@ from typing import Any
 
 from loadtests.plan.cells import Plan
 from loadtests.plan.plan_file import plan_of
-from loadtests.plan.presets import Preset, overridden, preset_document
+from loadtests.plan.presets import Preset, overridden, preset_documents
 from loadtests.report.findings import Findings
 from loadtests.report.report_files import write_report
 from loadtests.report.results import read_results
@@ -17,7 +17,7 @@ from loadtests.run.rows import RequestRow, each_row
 def make_plan(
     preset: Preset, seed: int = 0, modes: list[str] | None = None, batch_sizes: list[int] | None = None
 ) -> Plan:
-    return plan_of(overridden(preset_document(preset), seed, modes, batch_sizes))
+    return plan_of(overridden(preset_documents(preset)[0], seed, modes, batch_sizes))
 
 
 def read_rows(folder: Path) -> list[RequestRow]:

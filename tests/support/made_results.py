@@ -14,9 +14,12 @@ from typing import Any
 import msgspec
 
 from loadtests.plan.cells import Cell, Plan, order
+from loadtests.plan.plan_file import plan_of
+from loadtests.plan.presets import overridden, preset_documents
 from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
 from loadtests.run.run_file import Client, CutBlock, RoundMachine, SweepRun, read_run, write_run
 from loadtests.run.schedule import Latencies, rounds
+from loadtests.run.series import begin_series, read_series
 from loadtests.run.target import SCRAPES_FOLDER
 from loadtests.run.validation import validate_folder, write_validation
 from service.records import METHOD
@@ -135,6 +138,20 @@ def edit_rows(folder: Path, change: Callable[[Row], None]) -> None:
         if row.get("decode"):
             change(row)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def make_series(folder: Path, speeds: Mapping[str, Sequence[Mapping[str, float]]]) -> Path:
+    """A series of made-up sweeps at batch 1 and 4, by model one of each of its `speeds`."""
+    plan = overridden(preset_documents("quick")[0], 7, ["eager", "inference_mode", "compiled"], [1, 4])
+    documents = [msgspec.structs.replace(plan, model=model, starts=len(own)) for model, own in speeds.items()]
+    begin_series(folder, documents, {}, workers=1)
+    for name, document in read_series(folder).plans.items():
+        relative = speeds[str(document.model)][document.seed - plan.seed]
+        make_results(folder / name, relative, plan=plan_of(document), seed=document.seed)
+        run = read_run(folder / name)
+        run.engine["model"] = document.model
+        write_run(folder / name, run)
+    return folder
 
 
 def edit_run(folder: Path, change: Callable[[SweepRun], None]) -> None:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from time import monotonic
 
-from loadtests.plan.plan_file import parse_plan, plan_of
+from loadtests.plan.plan_file import parse_plans, plan_of
 from tests.support.made_results import edit_run, make_results
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
             never.read()
     text = Path(options["plan"]).read_text()
     folder = Path(options["out"])
-    make_results(folder, plan=plan_of(parse_plan(text)))
+    make_results(folder, plan=plan_of(parse_plans(text)[0]))
     edit_run(folder, lambda run: run.engine.update(model=options["model"], dtype=options["dtype"]))
     (control / f"{name}.ended").write_text(repr(monotonic()))
     print("the report is written")

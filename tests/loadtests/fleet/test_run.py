@@ -42,13 +42,13 @@ from loadtests.fleet.run import (
     write_fleet,
 )
 from loadtests.plan.plan_file import toml_of
-from loadtests.plan.presets import overridden, preset_document
+from loadtests.plan.presets import overridden, preset_documents
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RunError
 from service import ray_cluster
 from service.cli.options import EXIT_FAILED, EXIT_MACHINE
 from tests.support.made_plans import make_plan
-from tests.support.made_results import CLEAR, make_results
+from tests.support.made_results import ALIKE, CLEAR, make_results
 
 
 class RayError(Exception):
@@ -126,7 +126,7 @@ class FakeRay:
         self.cancelled.append(ref)
 
 
-PLAN = toml_of(overridden(preset_document("quick"), modes=["eager", "inference_mode"], batch_sizes=[1]))
+PLAN = toml_of(overridden(preset_documents("quick")[0], modes=["eager", "inference_mode"], batch_sizes=[1]))
 
 
 @pytest.fixture(scope="module")
@@ -432,6 +432,11 @@ def test_models_are_not_compared_with_each_other(tmp_path: Path) -> None:
     assert found["headline"] == f"{alone.format('tiny', 'A')} {alone.format('small', 'B')}"
     assert list(found["groups"]) == ["tiny", "small"]
     assert "small: Side by side" in (tmp_path / FLEET_PAGE_FILE).read_text()
+
+
+def test_a_lone_run_whose_answer_is_not_resolved_says_so(tmp_path: Path) -> None:
+    loose = measured(tmp_path, task("loose"), ALIKE, scatter=0.1)
+    assert ", not resolved, at batch 1" in make_fleet_picture(fleet_in(tmp_path, loose))["headline"]
 
 
 def test_a_fleet_of_which_nothing_is_measured_says_what_its_tasks_said(tmp_path: Path) -> None:
