@@ -104,6 +104,16 @@ Json = Annotated[
 ]
 
 
+@contextmanager
+def of_a_part() -> Iterator[None]:
+    """Within: what is printed as a result is one of a part, and goes to standard error."""
+    token = _results.set(sys.stderr)
+    try:
+        yield
+    finally:
+        _results.reset(token)
+
+
 def print_result(document: dict[str, Any]) -> None:
     """Print `document` as one line of JSON."""
     typer.echo(json.dumps(document), file=_results.get())

@@ -25,6 +25,7 @@ from service.cli.options import (
     bad_input,
     ended_in_order,
     flags,
+    of_a_part,
     print_result,
     settings_from,
     split_list,
@@ -213,7 +214,8 @@ def _swept_series(folder: Path) -> int:
     try:
         with locked(folder):
             series, left = left_of(folder)
-            done = all(_one_start(folder / name, series) for name in left)
+            with of_a_part():
+                done = all(_one_start(folder / name, series) for name in left)
     except KeyboardInterrupt:
         interrupted = True
     if not done:

@@ -94,7 +94,8 @@ def test_every_start_has_a_service_of_its_own_and_a_series_goes_on_where_it_was_
     with monkeypatch.context() as changed:
         changed.setenv("LAUNCHBOUND_THREADS", "1")
         assert "LAUNCHBOUND_THREADS was not set, and is 1" in invoke("sweep", f"--resume={folder}").stderr
-    third = invoke("sweep", f"--resume={folder}")
+    third = invoke("sweep", f"--resume={folder}", "--json")
+    json.loads(third.stdout)  # one document, though every start has one of its own
     assert launches == ["tiny-1", "small-1", "small-1", "small-1", "tiny-2", "small-2"]
     names = list(dict.fromkeys(launches))
     runs = [read_run(folder / name) for name in names]
