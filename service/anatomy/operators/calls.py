@@ -384,7 +384,7 @@ class SourceLine:
         return self.module == package or self.module.startswith(f"{package}.")
 
     def __str__(self) -> str:
-        """`service/anatomy/studies.py:7` for our modules, the last two parts of the path for others."""
+        """`service/anatomy/common.py:7` for our modules, the last two parts of the path for others."""
         if self.is_generated:
             return f"generated code:{self.number}"
         path = Path(self.file)
