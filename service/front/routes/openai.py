@@ -284,14 +284,6 @@ def _data(chunk: object) -> bytes:
     return b"data: " + encode_json(chunk) + b"\n\n"
 
 
-def is_openai_path(path: str) -> bool:
-    return path in PATHS
-
-
-def status_of(error: LaunchboundError, path: str) -> int:
-    return INVALID if error.status == BadRequest.status and is_openai_path(path) else error.status
-
-
 def completion_error(
     type_: str, message: str, param: str | None = None, status: int | None = None
 ) -> CompletionErrorBody:

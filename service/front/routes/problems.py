@@ -13,7 +13,7 @@ from starlette.responses import Response
 from service.front.access import REQUEST_ID_HEADER
 from service.front.errors import BadRequest, LaunchboundError, Unauthorised, error_body
 from service.front.routes.answers import reply
-from service.front.routes.openai import completion_error, is_openai_path, status_of
+from service.front.routes.openai import INVALID, PATHS, completion_error
 from service.front.routes.state import state_of
 
 log = logging.getLogger("launchbound.api")
@@ -35,7 +35,8 @@ async def _launchbound_error(request: Request, error: Exception) -> Response:
 
 def refuse(request: Request, error: LaunchboundError) -> Response:
     """The answer of `error`; a refusal is counted, and a failure of ours is logged."""
-    status = status_of(error, request.scope["path"])
+    as_openai = error.status == BadRequest.status and request.scope["path"] in PATHS
+    status = INVALID if as_openai else error.status
     if error.rejection is not None:
         state = state_of(request)
         # Of `auto` it is the mode that was picked; before that it has named none, as its label must be one.
@@ -53,7 +54,7 @@ def refuse(request: Request, error: LaunchboundError) -> Response:
 def _body(
     request: Request, type_: str, message: str, param: str | None = None, status: int | None = None
 ) -> object:
-    if is_openai_path(request.scope["path"]):
+    if request.scope["path"] in PATHS:
         return completion_error(type_, message, param, status)
     return error_body(type_, message, param)
 
