@@ -213,11 +213,9 @@ def recompiles(step: types.FunctionType) -> int:
     return len(entries(step)) - 1
 
 
-def why_recompiled() -> str:
-    return str(get_compilation_metrics()[-1].recompile_reason)
-
-
-def failed_guard(reason: str) -> str:
+def failed_guard() -> str:
+    """Of the newest recompilation."""
+    reason = str(get_compilation_metrics()[-1].recompile_reason)
     return f"The guard that failed: {reason.splitlines()[0].split('#')[0].strip()}."
 
 
