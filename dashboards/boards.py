@@ -113,13 +113,9 @@ def _traffic() -> list[Panel]:
 
 
 def _latency() -> list[Panel]:
+    took = "request_duration_seconds"
     return [
-        graph(
-            f"Latency p{round(q * 100)}",
-            "s",
-            {MODE: quantile(q, "request_duration_seconds")},
-            exemplars=q == 0.95,
-        )
+        graph(f"Latency p{round(q * 100)}", "s", {MODE: quantile(q, took)}, exemplars=q == 0.95)
         for q in (0.5, 0.95, 0.99)
     ]
 
@@ -169,15 +165,11 @@ def _steps() -> list[Panel]:
         "Kernel of a decode step": ("kernel", DECODE),
         "Prefill step": ("wall", PREFILL),
     }
-    return [
-        bars_by_batch(
-            title,
-            "s",
-            {MODE: mean(f"step_batch_{part}_seconds", "mode, batch", OF_MODE + phase, SHOWN)},
-            width=12,
-        )
+    queries = {
+        title: mean(f"step_batch_{part}_seconds", "mode, batch", OF_MODE + phase, SHOWN)
         for title, (part, phase) in shown.items()
-    ]
+    }
+    return [bars_by_batch(title, "s", {MODE: query}, width=12) for title, query in queries.items()]
 
 
 def _device() -> list[Panel]:
@@ -298,7 +290,7 @@ def _outcomes() -> list[Panel]:
 def _processes() -> list[Panel]:
     observing = total_rate("instrumentation_seconds_total", "", HERE)
     per_second = f"{observing} / ({total_rate('request_duration_seconds_sum', '', HERE)} > 0)"
-    restarts = f"sum(increase({series('engine_restarts_total', HERE)}[{SHOWN}]))"
+    restarts = {"restarts": f"sum(increase({series('engine_restarts_total', HERE)}[{SHOWN}]))"}
     switches = total_rate("engine_involuntary_switches_total", "instance", HERE)
     lag = quantile(0.99, "event_loop_lag_seconds", "", HERE)
     up = {INSTANCE: f"min by (instance) ({series('engine_up', HERE)})"}
@@ -309,13 +301,7 @@ def _processes() -> list[Panel]:
     return [
         graph("Engine up", "none", up, scale=AT_LEAST_ONE, width=4),
         number(
-            "Engine restarts",
-            "none",
-            {"restarts": restarts},
-            scale=NONE_EXPECTED,
-            width=4,
-            height=8,
-            empty="no service",
+            "Engine restarts", "none", restarts, scale=NONE_EXPECTED, width=4, height=8, empty="no service"
         ),
         graph("Involuntary switches", "cps", {INSTANCE: switches}, width=5),
         graph("Instrumentation", "percentunit", {"of request time": per_second}, scale=SHARE_LOST, width=5),
