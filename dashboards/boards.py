@@ -63,15 +63,13 @@ def _now() -> list[Panel]:
     due = f"{total_rate('request_duration_seconds_count', '')} + {failures}"
     kept = f"{in_time} / (({due}) > 0)"
     generated = total_rate("tokens_total", "", GENERATED)
-    engine, ready, not_ready = (
+    engine, ready, broken = (
         f"min({series('engine_up', HERE)})", f"sum({series('mode_ready')})", f"sum({series('mode_failed')})"
     )  # fmt: skip
     return [
         number("Engine", "none", {"up": engine}, scale=AT_LEAST_ONE, width=3, empty="no service"),
         number("Modes ready", "none", {"ready": ready}, scale=AT_LEAST_ONE, width=3, empty="none yet"),
-        number(
-            "Modes failed", "none", {"failed": not_ready}, scale=NONE_EXPECTED, width=3, empty="no service"
-        ),
+        number("Modes failed", "none", {"failed": broken}, scale=NONE_EXPECTED, width=3, empty="no service"),
         number("Requests", "reqps", {"requests": ended}, width=4),
         number("Failed", "percentunit", {"failed": failed}, scale=SHARE_LOST, width=4),
         number("Within SLO", "percentunit", {"in time": kept}, scale=SHARE_KEPT, width=4),
@@ -131,9 +129,7 @@ def _tokens() -> list[Panel]:
 
 
 def dispatch() -> Dashboard:
-    parts = graph(
-        "Request time by part", "s", request_parts(NOW), colours=PART_COLOURS, stacked=True, width=24
-    )
+    parts = graph("Request time by part", "s", request_parts(), colours=PART_COLOURS, stacked=True, width=24)
     rows: Mapping[str, Sequence[Panel]] = {
         "Kernel share": _shares(),
         "One step, by batch, over the time shown": _steps(),
