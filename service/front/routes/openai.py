@@ -15,6 +15,7 @@ from service.front.errors import BadRequest, LaunchboundError, NotFound, Unknown
 from service.front.request_timing import RequestTiming, TimingsBody
 from service.front.routes.answers import (
     GENERATION_ERRORS,
+    ErrorDetail,
     GenerateAnswer,
     GenerateAnswers,
     ModeName,
@@ -82,16 +83,13 @@ class ModelsAnswer(TypedDict):
     data: list[ModelBody]
 
 
-class CompletionErrorDetail(TypedDict):
+class CompletionErrorDetail(ErrorDetail):
     """The one error shape, and `code`, which OpenAI's clients read.
 
     There is none where the connection was refused before the address was known: 400, 408, 431, and a 503 for
     too many connections.
     """
 
-    type: str
-    message: str
-    param: str | None
     code: NotRequired[str]
 
 
