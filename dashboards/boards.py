@@ -1,9 +1,11 @@
-"""The three boards: Overview, Dispatch and kernels, Load and memory."""
+"""The three boards, written to dashboards/grafana/*.json: `python -m dashboards.boards`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.panels import Panel, bars_by_batch, bars_by_mode, board, graph, grid, number
@@ -328,3 +330,25 @@ def _memory() -> list[Panel]:
         graph("Out of memory", "reqps", {MODE: out_of_memory}, scale=NONE_EXPECTED),
         graph("GPU utilisation", "percent", {"GPU {{gpu}}": utilisation}, empty="no GPU exporter"),
     ]
+
+
+FOLDER = Path(__file__).parent / "grafana"
+
+
+def boards() -> dict[str, str]:
+    """File name → JSON text of every board, the same on every run."""
+    encoder = JSONEncoder(sort_keys=True, indent=2, ensure_ascii=False)
+    return {f"{made.__name__}.json": encoder.encode(made()) + "\n" for made in (overview, dispatch, load)}
+
+
+def write() -> None:
+    made = boards()
+    for path in FOLDER.glob("*.json"):
+        if path.name not in made:
+            path.unlink()
+    for name, text in made.items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
