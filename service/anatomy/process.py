@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -126,8 +127,7 @@ def _finding(front: FrontSocket, bench: Bench, study: Study) -> Finding:
 def main(arguments: list[str]) -> int:
     """Serve studies; returns the exit code: 0 after a Stop, 2 for bad settings, 3 for a failed study."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
-    front = FrontSocket(settings.address)
-    try:
+    with closing(FrontSocket(settings.address)) as front:
         try:
             bench = prepare_bench(settings)
         except StudyError as error:
@@ -135,8 +135,6 @@ def main(arguments: list[str]) -> int:
             return 2
         front.send(Ready())
         return work(front, bench)
-    finally:
-        front.close()
 
 
 if __name__ == "__main__":
