@@ -221,7 +221,8 @@ def board(name: str, rows: Mapping[str, Sequence[Panel]]) -> models.Dashboard:
     built = Dashboard(descriptions["title"]).uid(f"launchbound-{name}").tags([TAG])
     built.description(descriptions["description"]).editable().refresh("5s").time("now-15m", "now")
     built.timezone("browser").tooltip(models.DashboardCursorSync.CROSSHAIR)
-    built.variables(_variables()).link(_link_to_siblings())
+    siblings = DashboardLink("launchbound boards").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
+    built.variables(_variables()).link(siblings.as_dropdown(False).include_vars(True).keep_time(True))
     for annotation in _annotations():
         built.annotation(annotation)
     for row_title, panels in rows.items():
@@ -288,11 +289,6 @@ def _all(variable: QueryVariable) -> QueryVariable:
     """Multi-value, with all values selected at first (`.*`, so that later ones are included)."""
     every = models.VariableOption(selected=True, text=["All"], value=["$__all"])
     return variable.multi(True).include_all(True).all_value(".*").current(every)
-
-
-def _link_to_siblings() -> DashboardLink:
-    link = DashboardLink("launchbound boards").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
-    return link.as_dropdown(False).include_vars(True).keep_time(True)
 
 
 def _annotations() -> list[AnnotationQuery]:
