@@ -18,8 +18,6 @@ from service.front.routes.state import state_of
 
 log = logging.getLogger("launchbound.api")
 
-TYPES = {404: "not_found", 405: "method_not_allowed"}
-
 
 def install(app: FastAPI) -> None:
     app.add_exception_handler(LaunchboundError, _launchbound_error)
@@ -68,13 +66,12 @@ async def _invalid_parameter(request: Request, error: Exception) -> Response:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    messages = {
-        404: f"there is no {request.scope['path'][:200]} here; /docs lists what there is",
-        405: f"{request.method} is not possible here; see the Allow header and /docs",
+    known = {
+        404: ("not_found", f"there is no {request.scope['path'][:200]} here; /docs lists what there is"),
+        405: ("method_not_allowed", f"{request.method} is not possible here; see the Allow header and /docs"),
     }
-    message = messages.get(error.status_code, str(error.detail))
-    body = _body(request, TYPES.get(error.status_code, "http_error"), message)
-    return reply(body, dict(error.headers or {}), error.status_code)
+    type_, message = known.get(error.status_code, ("http_error", str(error.detail)))
+    return reply(_body(request, type_, message), dict(error.headers or {}), error.status_code)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
