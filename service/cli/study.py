@@ -111,8 +111,8 @@ def _study(
     size = arguments.get("batch_size")
     if size is not None and size > max(settings.batch_sizes):
         settings = settings_from(**served, batch_sizes=[*settings.batch_sizes, size])
-    given = {key: value for key, value in arguments.items() if value is not None}
-    given |= dict(map(_further_argument, more or ()))
+    given = (arguments | dict(map(_further_argument, more or ()))).items()
+    encoded = msgspec.json.encode({key: value for key, value in given if value is not None})
     from service.anatomy.common import StudyError, prepare_bench
     from service.anatomy.process import run
     from service.anatomy.show import show
@@ -120,8 +120,7 @@ def _study(
     try:
         with _progress(Console(stderr=True)) as report:
             report("loading the model")
-            bench = prepare_bench(settings.engine_settings(""))
-            found = run(bench, name, msgspec.json.encode(given), report)
+            found = run(prepare_bench(settings.engine_settings("")), name, encoded, report)
     except StudyError as error:
         bad_input(error)
     if as_json:
