@@ -113,7 +113,7 @@ evidence: $(READY) ## measure on this machine what the README says of machines, 
 	@.venv/bin/python -m tests.support.machine_evidence $(if $(NAME),--machine "$(NAME)")
 
 dashboards: $(READY) ## rebuild dashboards/grafana/*.json
-	@.venv/bin/python -m dashboards.build
+	@.venv/bin/python -m dashboards.boards
 
 docs: $(READY) ## the pages as a site for a browser: build/site/index.html, which needs no network
 	@rm -rf build/pages && mkdir -p build/pages

@@ -1,9 +1,11 @@
-"""The three boards: Overview, Dispatch and kernels, Load and memory."""
+"""The three boards, written to dashboards/grafana/*.json: `python -m dashboards.boards`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.panels import Panel, bars_by_batch, bars_by_mode, board, graph, grid, number
@@ -63,15 +65,13 @@ def _now() -> list[Panel]:
     due = f"{total_rate('request_duration_seconds_count', '')} + {failures}"
     kept = f"{in_time} / (({due}) > 0)"
     generated = total_rate("tokens_total", "", GENERATED)
-    engine, ready, not_ready = (
+    engine, ready, broken = (
         f"min({series('engine_up', HERE)})", f"sum({series('mode_ready')})", f"sum({series('mode_failed')})"
     )  # fmt: skip
     return [
         number("Engine", "none", {"up": engine}, scale=AT_LEAST_ONE, width=3, empty="no service"),
         number("Modes ready", "none", {"ready": ready}, scale=AT_LEAST_ONE, width=3, empty="none yet"),
-        number(
-            "Modes failed", "none", {"failed": not_ready}, scale=NONE_EXPECTED, width=3, empty="no service"
-        ),
+        number("Modes failed", "none", {"failed": broken}, scale=NONE_EXPECTED, width=3, empty="no service"),
         number("Requests", "reqps", {"requests": ended}, width=4),
         number("Failed", "percentunit", {"failed": failed}, scale=SHARE_LOST, width=4),
         number("Within SLO", "percentunit", {"in time": kept}, scale=SHARE_KEPT, width=4),
@@ -113,13 +113,9 @@ def _traffic() -> list[Panel]:
 
 
 def _latency() -> list[Panel]:
+    took = "request_duration_seconds"
     return [
-        graph(
-            f"Latency p{round(q * 100)}",
-            "s",
-            {MODE: quantile(q, "request_duration_seconds")},
-            exemplars=q == 0.95,
-        )
+        graph(f"Latency p{round(q * 100)}", "s", {MODE: quantile(q, took)}, exemplars=q == 0.95)
         for q in (0.5, 0.95, 0.99)
     ]
 
@@ -135,9 +131,7 @@ def _tokens() -> list[Panel]:
 
 
 def dispatch() -> Dashboard:
-    parts = graph(
-        "Request time by part", "s", request_parts(NOW), colours=PART_COLOURS, stacked=True, width=24
-    )
+    parts = graph("Request time by part", "s", request_parts(), colours=PART_COLOURS, stacked=True, width=24)
     rows: Mapping[str, Sequence[Panel]] = {
         "Kernel share": _shares(),
         "One step, by batch, over the time shown": _steps(),
@@ -169,15 +163,11 @@ def _steps() -> list[Panel]:
         "Kernel of a decode step": ("kernel", DECODE),
         "Prefill step": ("wall", PREFILL),
     }
-    return [
-        bars_by_batch(
-            title,
-            "s",
-            {MODE: mean(f"step_batch_{part}_seconds", "mode, batch", OF_MODE + phase, SHOWN)},
-            width=12,
-        )
+    queries = {
+        title: mean(f"step_batch_{part}_seconds", "mode, batch", OF_MODE + phase, SHOWN)
         for title, (part, phase) in shown.items()
-    ]
+    }
+    return [bars_by_batch(title, "s", {MODE: query}, width=12) for title, query in queries.items()]
 
 
 def _device() -> list[Panel]:
@@ -298,7 +288,7 @@ def _outcomes() -> list[Panel]:
 def _processes() -> list[Panel]:
     observing = total_rate("instrumentation_seconds_total", "", HERE)
     per_second = f"{observing} / ({total_rate('request_duration_seconds_sum', '', HERE)} > 0)"
-    restarts = f"sum(increase({series('engine_restarts_total', HERE)}[{SHOWN}]))"
+    restarts = {"restarts": f"sum(increase({series('engine_restarts_total', HERE)}[{SHOWN}]))"}
     switches = total_rate("engine_involuntary_switches_total", "instance", HERE)
     lag = quantile(0.99, "event_loop_lag_seconds", "", HERE)
     up = {INSTANCE: f"min by (instance) ({series('engine_up', HERE)})"}
@@ -309,13 +299,7 @@ def _processes() -> list[Panel]:
     return [
         graph("Engine up", "none", up, scale=AT_LEAST_ONE, width=4),
         number(
-            "Engine restarts",
-            "none",
-            {"restarts": restarts},
-            scale=NONE_EXPECTED,
-            width=4,
-            height=8,
-            empty="no service",
+            "Engine restarts", "none", restarts, scale=NONE_EXPECTED, width=4, height=8, empty="no service"
         ),
         graph("Involuntary switches", "cps", {INSTANCE: switches}, width=5),
         graph("Instrumentation", "percentunit", {"of request time": per_second}, scale=SHARE_LOST, width=5),
@@ -346,3 +330,25 @@ def _memory() -> list[Panel]:
         graph("Out of memory", "reqps", {MODE: out_of_memory}, scale=NONE_EXPECTED),
         graph("GPU utilisation", "percent", {"GPU {{gpu}}": utilisation}, empty="no GPU exporter"),
     ]
+
+
+FOLDER = Path(__file__).parent / "grafana"
+
+
+def boards() -> dict[str, str]:
+    """File name → JSON text of every board, the same on every run."""
+    encoder = JSONEncoder(sort_keys=True, indent=2, ensure_ascii=False)
+    return {f"{made.__name__}.json": encoder.encode(made()) + "\n" for made in (overview, dispatch, load)}
+
+
+def write() -> None:
+    made = boards()
+    for path in FOLDER.glob("*.json"):
+        if path.name not in made:
+            path.unlink()
+    for name, text in made.items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

@@ -218,14 +218,11 @@ def board(name: str, rows: Mapping[str, Sequence[Panel]]) -> models.Dashboard:
     where a panel has no description there, or a description no panel.
     """
     descriptions = tomllib.loads(DESCRIPTIONS.read_text(encoding="utf-8"))[name]
-    built = (
-        Dashboard(descriptions["title"])
-        .uid(f"launchbound-{name}")
-        .description(descriptions["description"])
-        .tags([TAG])
-    )
-    built.editable().refresh("5s").time("now-15m", "now").timezone("browser")
-    built.tooltip(models.DashboardCursorSync.CROSSHAIR).variables(_variables()).link(_link_to_siblings())
+    built = Dashboard(descriptions["title"]).uid(f"launchbound-{name}").tags([TAG])
+    built.description(descriptions["description"]).editable().refresh("5s").time("now-15m", "now")
+    built.timezone("browser").tooltip(models.DashboardCursorSync.CROSSHAIR)
+    siblings = DashboardLink("launchbound boards").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
+    built.variables(_variables()).link(siblings.as_dropdown(False).include_vars(True).keep_time(True))
     for annotation in _annotations():
         built.annotation(annotation)
     for row_title, panels in rows.items():
@@ -233,11 +230,10 @@ def board(name: str, rows: Mapping[str, Sequence[Panel]]) -> models.Dashboard:
         for panel in panels:
             built.with_panel(panel)
     made = built.build()
-    for number, placed in enumerate(made.panels or [], start=1):
-        placed.id_val = number
-    _describe(
-        [placed for placed in made.panels or [] if isinstance(placed, models.Panel)], descriptions["panels"]
-    )
+    placed = made.panels or []
+    for number, one in enumerate(placed, start=1):
+        one.id_val = number
+    _describe([one for one in placed if isinstance(one, models.Panel)], descriptions["panels"])
     return made
 
 
@@ -247,10 +243,8 @@ def _describe(panels: Sequence[models.Panel], descriptions: Mapping[str, str]) -
         raise ValueError(f"panels and descriptions.toml disagree on: {', '.join(sorted(unmatched))}")
     for panel in panels:
         read = [target.expr for target in panel.targets or [] if isinstance(target, Dataquery)]
-        names = metrics_read(" ".join(read))
-        panel.description = (
-            f"{descriptions[str(panel.title)]}\n\nFrom {', '.join(f'`{name}`' for name in names)}."
-        )
+        names = ", ".join(f"`{name}`" for name in metrics_read(" ".join(read)))
+        panel.description = f"{descriptions[str(panel.title)]}\n\nFrom {names}."
 
 
 def metrics_read(expr: str) -> list[str]:
@@ -261,42 +255,34 @@ def metrics_read(expr: str) -> list[str]:
 
 def _variables() -> list[Builder[models.VariableModel]]:
     boundaries = _query(
-        "slo",
         "SLO",
         f"label_values({series('request_duration_seconds_bucket')}, le)",
         "Bucket boundary in seconds that counts as in time; only boundaries are exact.",
     )
     boundaries.sort(models.VariableSort.NUMERICAL_ASC).regex("/^[0-9].*/")
     boundaries.current(models.VariableOption(text=DEFAULT_SLO, value=DEFAULT_SLO))
-    return [
-        DatasourceVariable("datasource").label("Data source").type("prometheus"),
-        _all(_query("job", "Job", "label_values(launchbound_engine_up, job)", "Scrape job of the service.")),
-        _all(
-            _query(
-                "instance",
-                "Instance",
-                'label_values(launchbound_engine_up{job=~"$job"}, instance)',
-                "One service each; two instances compare two machines or settings.",
-            )
+    source = DatasourceVariable("datasource").label("Data source").type("prometheus")
+    chosen = {
+        "Job": ("label_values(launchbound_engine_up, job)", "Scrape job of the service."),
+        "Instance": (
+            'label_values(launchbound_engine_up{job=~"$job"}, instance)',
+            "One service each; two instances compare two machines or settings.",
         ),
-        _all(
-            _query(
-                "mode",
-                "Mode",
-                f"label_values({series('requests_total', HERE)}, mode)",
-                "Inference modes; `fallback` is what ran as another mode than the requested one.",
-            )
+        "Mode": (
+            f"label_values({series('requests_total', HERE)}, mode)",
+            "Inference modes; `fallback` is what ran as another mode than the requested one.",
         ),
-        boundaries,
-    ]
+    }
+    return [source, *(_all(_query(label, *of)) for label, of in chosen.items()), boundaries]
 
 
-def _query(name: str, label: str, query: str, description: str) -> QueryVariable:
+def _query(label: str, query: str, description: str) -> QueryVariable:
+    """Its name is the label in lower case."""
+    name = label.lower()
     variable = QueryVariable(name).label(label).description(description).datasource(DATASOURCE)
     variable.query({"query": query, "refId": f"variable-{name}"}).definition(query)
-    return variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(
-        models.VariableSort.NATURAL_ASC
-    )
+    variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(models.VariableSort.NATURAL_ASC)
+    return variable
 
 
 def _all(variable: QueryVariable) -> QueryVariable:
@@ -305,39 +291,19 @@ def _all(variable: QueryVariable) -> QueryVariable:
     return variable.multi(True).include_all(True).all_value(".*").current(every)
 
 
-def _link_to_siblings() -> DashboardLink:
-    link = DashboardLink("launchbound boards").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
-    return link.as_dropdown(False).include_vars(True).keep_time(True)
-
-
 def _annotations() -> list[AnnotationQuery]:
     ready = f"max by (instance, mode) ({series('mode_ready')})"
     was_ready = f"max by (instance, mode) ({series('mode_ready')} offset 1m)"
+    became_ready = f"{ready} == 1 unless {was_ready} == 1"
+    restarted = f"increase({series('engine_restarts_total', HERE)}[1m]) > 0"
     return [
-        _annotation(
-            "Mode ready", f"{ready} == 1 unless {was_ready} == 1", "#2A9D8F", "{{mode}} became ready"
-        ),
-        _annotation(
-            "Engine restart",
-            f"increase({series('engine_restarts_total', HERE)}[1m]) > 0",
-            "#D1495B",
-            "engine of {{instance}} restarted",
-        ),
+        _annotation("Mode ready", became_ready, "#2A9D8F", "{{mode}} became ready"),
+        _annotation("Engine restart", restarted, "#D1495B", "engine of {{instance}} restarted"),
         _annotation("Sweep", "max by (run) (launchbound_loadtest_run_info)", "#8E6BBF", "sweep {{run}}"),
     ]
 
 
 def _annotation(name: str, expr: str, colour: str, title: str) -> AnnotationQuery:
     """Grafana joins neighbouring points to a region, so a lasting series shows its start and its end."""
-    return (
-        AnnotationQuery()
-        .name(name)
-        .datasource(DATASOURCE)
-        .enable(True)
-        .icon_color(colour)
-        .expr(expr)
-        .step("10s")
-        .title_format(title)
-        .text_format("")
-        .tag_keys("instance,mode,run")
-    )
+    drawn = AnnotationQuery().name(name).datasource(DATASOURCE).enable(True).icon_color(colour).expr(expr)
+    return drawn.step("10s").title_format(title).text_format("").tag_keys("instance,mode,run")

@@ -80,12 +80,9 @@ def llama_config(config: Config, dtype: torch.dtype) -> dict[str, object]:
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
         "tie_word_embeddings": config.tied,
         "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
         "torch_dtype": str(dtype).removeprefix("torch."),
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
+        **dict.fromkeys(("attention_bias", "mlp_bias"), False),
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
     }
 
 

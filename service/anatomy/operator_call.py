@@ -204,8 +204,6 @@ def _notes(
 COMPOSITE = "math kernel"
 """How torch calls a kernel that only calls other operators (CompositeImplicitAutograd)."""
 
-MARK = "launchbound: the call"
-
 _ABOVE_BACKENDS = ("Autocast", "Autograd", "ADInplaceOrView", "BackendSelect")
 
 
@@ -253,7 +251,7 @@ def dispatched(call: Callable[[], object], keys: KeySet) -> list[DispatchedCall]
     Runs it twice: autocast keeps the casts of weights from the first.
     """
     call()
-    (mark,), overloads = profiled_events(call, MARK)
+    (mark,), overloads = profiled_events(call, "launchbound: the call")
     return list(_entries(mark.children, overloads, keys, 0))
 
 

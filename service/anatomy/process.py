@@ -1,6 +1,6 @@
-"""The anatomy process: runs studies one after another on its main thread, apart from the serving engine.
+"""The studies by name, and the process that runs them one after another, apart from the serving engine.
 
-Started by the front as `python -m service.anatomy.process SETTINGS`, with `EngineSettings` as JSON.
+The front starts it as `python -m service.anatomy.process SETTINGS`, with `EngineSettings` as JSON.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import deque
+from collections.abc import Callable
+from contextlib import closing
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import msgspec
 
-from service.anatomy import studies
-from service.anatomy.common import StudyError, prepare_bench
+from service.anatomy.common import Report, StudyError, prepare_bench
 from service.frames import connect
 from service.measure.cases import Bench
 from service.records import (
@@ -27,6 +30,46 @@ from service.records import (
     StudyProgress,
     ToAnatomy,
 )
+
+
+class LoadedStudy(NamedTuple):
+    arguments: type[msgspec.Struct]
+    run: Callable[[Bench, Any, Report], msgspec.Struct]
+
+
+STUDIES: dict[str, tuple[str, str, str]] = {
+    "operators": ("operators.study", "OperatorsArguments", "list_operators"),
+    "layers": ("layers.study", "LayersArguments", "measure_layers"),
+    "budget": ("budget", "BudgetArguments", "draw_budget"),
+    "tape": ("tape", "TapeArguments", "read_tape"),
+    "timeline": ("timeline", "TimelineArguments", "draw_timeline"),
+    "memory": ("memory", "MemoryArguments", "read_memory"),
+    "operator": ("operator_call", "OperatorCallArguments", "follow_call"),
+    "rms-norm": ("rms_norm", "RmsNormArguments", "compare_rms_norm"),
+    "probes": ("probes.study", "ProbesArguments", "run_probe"),
+}
+"""Every study by its module and the names of its arguments' type and of its function: a row for a new one."""
+
+
+def find(name: str) -> LoadedStudy:
+    """The study `name`. Raises StudyError, which lists the known names, for any other."""
+    if name not in STUDIES:
+        raise StudyError("not_found", f"no study '{name[:64]}'; try one of {', '.join(STUDIES)}", "study")
+    module, arguments, function = STUDIES[name]
+    # Imported when it is first run: some import a compiler.
+    found = import_module(f"service.anatomy.{module}")
+    return LoadedStudy(getattr(found, arguments), getattr(found, function))
+
+
+def run(bench: Bench, name: str, arguments: bytes, report: Report) -> msgspec.Struct:
+    """Run the study `name` with `arguments` as JSON. Raises StudyError for arguments that cannot work."""
+    study = find(name)
+    try:
+        decoded = msgspec.json.decode(arguments, type=study.arguments)
+    except msgspec.DecodeError as error:
+        raise StudyError("invalid_request", f"{name}: {error}") from None
+    return study.run(bench, decoded, report)
+
 
 EXIT_UNKNOWN_STATE = 3
 
@@ -77,15 +120,14 @@ def _finding(front: FrontSocket, bench: Bench, study: Study) -> Finding:
     def report(text: str, done: int | None = None, total: int | None = None) -> None:
         front.send(StudyProgress(id=study.id, text=text, done=done, total=total))
 
-    found = studies.run(bench, study.name, study.arguments, report)
+    found = run(bench, study.name, study.arguments, report)
     return Finding(id=study.id, body=msgspec.json.encode(found))
 
 
 def main(arguments: list[str]) -> int:
     """Serve studies; returns the exit code: 0 after a Stop, 2 for bad settings, 3 for a failed study."""
     settings = msgspec.json.decode(arguments[0], type=EngineSettings)
-    front = FrontSocket(settings.address)
-    try:
+    with closing(FrontSocket(settings.address)) as front:
         try:
             bench = prepare_bench(settings)
         except StudyError as error:
@@ -93,8 +135,6 @@ def main(arguments: list[str]) -> int:
             return 2
         front.send(Ready())
         return work(front, bench)
-    finally:
-        front.close()
 
 
 if __name__ == "__main__":

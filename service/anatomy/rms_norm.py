@@ -105,7 +105,8 @@ def surrounded(norm: Norm) -> Form:
 def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) -> RmsNormFinding:
     """Time both forms, eager and compiled. Raises StudyError where one breaks or computes something else."""
     width = arguments.width or bench.model.config.width
-    inputs = _inputs(bench, arguments.rows, width)
+    shapes = (arguments.rows, width), (arguments.rows, width), (width,), (arguments.rows, width)
+    inputs = tuple(torch.randn(shape, device=bench.device, dtype=bench.precision.weights) for shape in shapes)
     norms = {"ATen": aten_rms_norm, "custom": rms_norm_operator()}
     forms: dict[str, Form] = {f"{name}, eager": surrounded(norm) for name, norm in norms.items()}
     kernels: dict[str, int] = {}
@@ -130,13 +131,6 @@ def compare_rms_norm(bench: Bench, arguments: RmsNormArguments, report: Report) 
         opaque_ratio=paired_median_ratio(seconds["custom, compiled"], seconds["ATen, compiled"]),
         notes=notes,
     )
-
-
-def _inputs(bench: Bench, rows: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, device=bench.device, dtype=bench.precision.weights)
-
-    return normal(rows, width), normal(rows, width), normal(width), normal(rows, width)
 
 
 def _compiled(norm: Norm, inputs: tuple[Tensor, ...]) -> tuple[Form, int]:

@@ -206,8 +206,6 @@ def _first_layer(model: nn.Module) -> nn.Module:
 
 # A tape: forward operators, grad_fn nodes in backward order, and the tensors that they saved
 
-ACCUMULATE = "AccumulateGrad"
-
 
 class ForwardOperator(msgspec.Struct, frozen=True, kw_only=True):
     """One operator below autograd, its grad_fn node, and the memory that its results allocated."""
@@ -291,7 +289,7 @@ def record(run: Callable[[], Tensor], storages: Storages) -> Tape:
         leaves=[
             _leaf(node.variable, index, storages)  # type: ignore[attr-defined]
             for node, index in numbers.items()
-            if ACCUMULATE in node.name()
+            if "AccumulateGrad" in node.name()
         ],
     )
 

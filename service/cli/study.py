@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from rich.console import Console
 
 from service.cli.options import Device, Dtype, Model, bad_input, settings_from
 from service.study_names import OPERATOR_CALLS, PROBES
+
+if TYPE_CHECKING:
+    from service.anatomy.common import Report
 
 app = typer.Typer()
 
@@ -98,14 +106,48 @@ def probe(
 def _study(
     name: str, arguments: dict[str, Any], more: Sequence[str] | None, as_json: bool, served: dict[str, Any]
 ) -> None:
+    """Run the study `name` with those of `arguments` that are not None, and print its finding."""
     settings = settings_from(**served)
     size = arguments.get("batch_size")
     if size is not None and size > max(settings.batch_sizes):
         settings = settings_from(**served, batch_sizes=[*settings.batch_sizes, size])
-    from service.anatomy.common import StudyError
-    from service.anatomy.studies import further_arguments, main
+    given = (arguments | dict(map(_further_argument, more or ()))).items()
+    encoded = msgspec.json.encode({key: value for key, value in given if value is not None})
+    from service.anatomy.common import StudyError, prepare_bench
+    from service.anatomy.process import run
+    from service.anatomy.show import show
 
     try:
-        main(settings.engine_settings(""), name, arguments | further_arguments(more or ()), as_json)
+        with _progress(Console(stderr=True)) as report:
+            report("loading the model")
+            found = run(prepare_bench(settings.engine_settings("")), name, encoded, report)
     except StudyError as error:
         bad_input(error)
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+        return
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=160)  # a pipe has no width, and rich would take 80 columns for it
+    show(found, console)
+
+
+def _further_argument(pair: str) -> tuple[str, Any]:
+    """'NAME=VALUE', the value as JSON, else text."""
+    key, equals, value = pair.partition("=")
+    if not equals:
+        bad_input(f"--set {pair}: write NAME=VALUE")
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Report]:
+    """Yields a `Report` for the body: a terminal shows the newest line, anything else all of them."""
+    if not console.is_terminal:
+        yield lambda text, *_: console.print(text, soft_wrap=True, markup=False)
+        return
+    with console.status("") as status:
+        yield lambda text, *_: status.update(text)

@@ -47,7 +47,6 @@ class Advice:
     `index`: decode's kernel share; `bound`: its class, None where the interval allows several.
     """
 
-    bucket: int
     mode: str
     reason: str
     bound: str | None
@@ -154,7 +153,6 @@ class ServedRequests(Listener):
         classes = () if index is None else bounds_within(index)
         speedup = compare(rounds[choice.baseline], rounds[choice.ship]).speedup
         return Advice(
-            bucket=work.bucket,
             mode=choice.ship,
             reason=_reason(work, choice, speedup, self._why(work.bucket, rounds)),
             bound=classes[0] if len(classes) == 1 else None,

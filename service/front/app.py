@@ -152,15 +152,8 @@ def _assemble(
     address: str | None,
 ) -> AppState:
     build = {"version": build_version(), "commit": build_commit(settings.commit)}
-    instrumented = settings.instrumentation == "full"
-    recorder = Metrics(
-        new_registry(),
-        settings.modes,
-        settings.batch_sizes,
-        build,
-        instrumented,
-        settings.request_timeout_seconds,
-    )
+    instrumented, timeout = settings.instrumentation == "full", settings.request_timeout_seconds
+    recorder = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented, timeout)
     served = ServedRequests()
     auto = AutoMode(settings.modes, settings.batch_sizes, settings.advice, served)
     listeners = recorder, EngineLog(settings, build, address), served, auto

@@ -71,14 +71,10 @@ Ending = Literal["ok", "error", "cancelled", "timeout", "oom", "rejected"]
 log = logging.getLogger("launchbound.request")
 
 PARTS = {
-    "queue": "queue_seconds",
-    "dispatch": "dispatch_seconds",
-    "kernel": "kernel_seconds",
-    "wait": "sync_wait_seconds",
-    "stall": "stall_seconds",
-    "other": "other_seconds",
+    "queue": "queue_seconds", "dispatch": "dispatch_seconds", "kernel": "kernel_seconds",
+    "wait": "sync_wait_seconds", "stall": "stall_seconds", "other": "other_seconds",
     "first": "time_to_first_token_seconds",
-}
+}  # fmt: skip
 """Word in a line of text → timing."""
 
 TIMINGS = (
@@ -168,9 +164,7 @@ class RequestLog:
 
 
 engine_log = logging.getLogger("launchbound.engine")
-
 start_log = logging.getLogger("launchbound.start")
-
 mode_log = logging.getLogger("launchbound.mode")
 
 

@@ -47,7 +47,6 @@ READABLE: JsonDict = {"pattern": f"^[^{CONTROL_CHARACTERS}]*$"}
 
 MAX_TOP_K = 1_000_000
 MAX_STOP_CHARACTERS = 256
-MAX_REPEATS = 50
 
 
 def _readable(text: str) -> str:
@@ -134,7 +133,7 @@ class CompareBody(Generation):
     modes: list[str] | None = Field(
         default=None, min_length=1, description="All that are ready, if left out."
     )
-    repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS), WHOLE] = Field(
+    repeats: Annotated[int, Field(ge=1, le=50), WHOLE] = Field(
         default=8, description="Rounds; each runs all modes, shuffled. Below 8 a speed-up has no interval."
     )
     stream: Off = False

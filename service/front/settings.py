@@ -167,17 +167,12 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_unknown_variable(cls, values: object) -> object:
-        refuse_unknown_variables(os.environ, cls.model_fields)
-        return values
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_empty_key(cls, values: Any) -> object:  # noqa: ANN401 - what pydantic has gathered
-        """Refuse an empty key, as `$(cat FILE)` of an empty file makes; other empty variables are ignored."""
+    def _variables_are_known(cls, values: Any) -> object:  # noqa: ANN401 - what pydantic has gathered
+        """And none is an empty key, as `$(cat FILE)` of an empty file makes; other empty ones are ignored."""
         given = [value for name, value in os.environ.items() if name.upper() == KEY_VARIABLE]
         if "" in given and "api_key" not in values:
             raise ValueError(f"{KEY_VARIABLE} is empty: set it to a key, or unset it to serve without one")
+        refuse_unknown_variables(os.environ, cls.model_fields)
         return values
 
     @field_validator(
@@ -239,17 +234,19 @@ class Settings(BaseSettings):
         return read_advice(Path(os.path.expanduser(value))) if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
-    def _advice_fits(self) -> Self:
+    def _settings_fit_together(self) -> Self:
+        """Requests are profiled by turns only where each runs alone."""
         if self.advice is not None:
             self.advice.check(self.modes, self.model, self.dtype)
-        return self
-
-    @model_validator(mode="after")
-    def _required_modes_are_served(self) -> Self:
         if unknown := [name for name in self.require_modes or () if name not in self.modes]:
             raise ValueError(
                 f"require_modes: {', '.join(unknown)} is not served; add it to the modes, or require some of "
                 f"{', '.join(self.modes)}"
+            )
+        if self.batching != "off" and self.profile_every:
+            raise ValueError(
+                'profile_every: where requests are merged only those with "profile": true are profiled, '
+                "alone; leave it out, or set batching to off"
             )
         return self
 
@@ -264,15 +261,6 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"there is no {missing} folder for {value}: set {variable} to a folder that you can write to"
             ) from None
-
-    @model_validator(mode="after")
-    def _profiled_by_turns_only_alone(self) -> Settings:
-        if self.batching != "off" and self.profile_every:
-            raise ValueError(
-                'profile_every: where requests are merged only those with "profile": true are profiled, '
-                "alone; leave it out, or set batching to off"
-            )
-        return self
 
     def engine_settings(self, address: str) -> EngineSettings:
         same = {name: getattr(self, name) for name in EngineSettings.__struct_fields__ if hasattr(self, name)}

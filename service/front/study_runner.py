@@ -40,8 +40,6 @@ log = logging.getLogger("launchbound.anatomy")
 
 CHECK_SECONDS = 1.0
 
-BUSY_RETRY_SECONDS = 5
-
 RUN_SECONDS = 30.0
 """A sweep is in progress until this long after its last request ended."""
 
@@ -127,7 +125,7 @@ class StudyRunner:
         if self._busy:
             raise AnatomyBusy(
                 f"another study is under way ({self.process.doing}); they run one at a time",
-                retry_after_seconds=BUSY_RETRY_SECONDS,
+                retry_after_seconds=5,
             )
 
     async def _run(self, name: str, arguments: Mapping[str, Any], heard: Heard) -> StudyResult:

@@ -53,7 +53,7 @@ def build_step(
     if effect.package is not None:
         step = packaged_step(model, effect.package)
     else:
-        step = _forward(model, f"step_{mode.name}")
+        step = forward_of(model, f"step_{mode.name}")
     if effect.compile is not None:
         step = torch.compile(step, **effect.compile)
         if effect.freezes:
@@ -68,7 +68,7 @@ def build_step(
     return _replayed(step) if effect.graph_replay and not effect.captured else step
 
 
-def _forward(model: nn.Module, name: str) -> Step:
+def forward_of(model: Callable[..., Any], name: str) -> Step:
     """The model's forward with a code object of its own: entries of one share a recompile limit."""
 
     def forward(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:

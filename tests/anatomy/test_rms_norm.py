@@ -51,12 +51,8 @@ def test_the_operator_passes_every_check_of_torch(shape: tuple[int, ...]) -> Non
 
 
 def test_both_forms_compile_without_a_break_and_fit_the_eager_one(finding: rms_norm.RmsNormFinding) -> None:
-    assert [form.name for form in finding.forms] == [
-        "ATen, eager",
-        "custom, eager",
-        "ATen, compiled",
-        "custom, compiled",
-    ]
+    names = ["ATen, eager", "custom, eager", "ATen, compiled", "custom, compiled"]
+    assert [form.name for form in finding.forms] == names
     assert finding.width == CONFIG.width
     for form in finding.forms:
         assert (form.kernels is not None) == form.name.endswith("compiled")

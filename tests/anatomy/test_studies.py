@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from launchbound import app
-from service.anatomy import common, process, rms_norm, studies
+from service.anatomy import common, process, rms_norm
 from service.anatomy.common import ATTACHED, Report, StudyError
 from service.anatomy.layers import study as layers
 from service.anatomy.show import ROWS_SHOWN
@@ -49,7 +49,7 @@ def experiment(bench: Bench, arguments: Arguments, report: Report) -> Found:
 
 @pytest.fixture
 def one_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "find", lambda name: studies.LoadedStudy(Arguments, experiment))
+    monkeypatch.setattr(process, "find", lambda name: process.LoadedStudy(Arguments, experiment))
 
 
 class FakeFront:
@@ -98,7 +98,7 @@ def test_a_refused_study_leaves_the_process_to_the_next_and_one_that_raises_ends
 @pytest.mark.parametrize("arguments", [b'{"depth": 3}', b'{"outcome": 3}', b"[]", b"nonsense"])
 def test_arguments_that_do_not_fit_are_refused_with_the_reason(arguments: bytes) -> None:
     with pytest.raises(StudyError, match="x: ") as raised:
-        studies.run(NO_BENCH, "x", arguments, print)
+        process.run(NO_BENCH, "x", arguments, print)
     assert raised.value.type == "invalid_request"
 
 
@@ -118,20 +118,20 @@ def test_what_a_study_cannot_do_here_is_refused_by_the_arguments_name(
     bench: Bench, name: str, arguments: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(StudyError) as refused:
-        studies.run(bench, name, msgspec.json.encode(arguments), quiet)
+        process.run(bench, name, msgspec.json.encode(arguments), quiet)
     assert refused.value.param == param
 
 
 def test_an_unknown_study_is_refused_with_the_known_names() -> None:
     with pytest.raises(StudyError, match="operators"):
-        studies.find("nothing")
-    assert STUDY_BODIES.keys() | {"probes"} == studies.STUDIES.keys()  # every study is served
+        process.find("nothing")
+    assert STUDY_BODIES.keys() | {"probes"} == process.STUDIES.keys()  # every study is served
 
 
 def test_the_command_prints_one_json_document_and_its_progress_to_stderr(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(studies, "prepare_bench", lambda _: bench)
+    monkeypatch.setattr(common, "prepare_bench", lambda _: bench)
     app(["anatomy", "--mode=eager", "--batch-size=2", "--json"], standalone_mode=False)
     out, err = capfd.readouterr()
     found: dict[str, Any] = json.loads(out)
@@ -143,12 +143,14 @@ def test_the_command_prints_one_json_document_and_its_progress_to_stderr(
 def test_a_batch_size_adds_a_bucket_only_above_the_largest(
     size: int, buckets: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
-    monkeypatch.setattr(studies, "main", lambda *given: seen.append(given))
+    seen: list[Any] = []
+    monkeypatch.setattr(common, "prepare_bench", seen.append)
+    monkeypatch.setattr(process, "run", lambda *given: seen.append(given) or Found(seconds=1.5))
     further = ["--set", "grad=no_grad", "--set", "sizes=[1, 2]"]
     ended = CliRunner().invoke(app, ["anatomy", f"--batch-size={size}", *further])
     assert ended.exit_code == 0, ended.output
-    ((settings, name, arguments, _),) = seen
+    settings, (_, name, encoded, _) = seen
+    arguments = msgspec.json.decode(encoded)
     assert (settings.batch_sizes, name, arguments["batch_size"]) == (buckets, "operators", size)
     assert (arguments["grad"], arguments["sizes"]) == ("no_grad", [1, 2])
 
@@ -179,7 +181,7 @@ NEEDED: dict[str, dict[str, Any]] = {"operators": {"mode": "eager"}}
 def test_a_bodys_defaults_are_those_of_its_study(name: str) -> None:
     body = STUDY_BODIES[name].model_validate(NEEDED.get(name, {}))
     arguments = body.model_dump(exclude_none=True, exclude={"snapshot"})
-    own = studies.find(name).arguments
+    own = process.find(name).arguments
     decoded = msgspec.json.decode(msgspec.json.encode(arguments), type=own)
     assert decoded == own()
     # All but those of a folder.
@@ -224,7 +226,7 @@ def test_every_study_that_times_says_and_prints_what_was_attached_before(
     monkeypatch.setattr(layers, "load_loops", lambda *_: None)
     monkeypatch.setattr(layers, "time_operations", lambda *_: [])
     monkeypatch.setattr(rms_norm, "_compiled", lambda norm, _: (rms_norm.surrounded(norm), 1))
-    found: Any = studies.run(bench, name, msgspec.json.encode(arguments), quiet)
+    found: Any = process.run(bench, name, msgspec.json.encode(arguments), quiet)
     assert ATTACHED in found.notes
     assert ATTACHED in printed(found, width=10_000)
 

@@ -12,14 +12,6 @@ from service.anatomy import tape as study
 from service.anatomy.common import StudyError
 from service.anatomy.operators.calls import SAME_CALL
 from service.anatomy.operators.study import OperatorsArguments, list_operators
-from service.anatomy.tape import (
-    Storages,
-    execution_order,
-    held,
-    peak_of_events,
-    saved_during,
-    short_name,
-)
 from service.measure.cases import Bench
 from service.study_names import TAPE_EXPRESSIONS
 from tests.support.small_models import quiet
@@ -79,8 +71,8 @@ def test_nodes_saved_what_autograds_hooks_saw_and_without_grad_mode_there_is_no_
         assert finding.held.tensors > 0
         computation = study.choose_computation(bench, expression, 1, "decode")
         with torch.enable_grad():
-            saved = saved_during(computation.run, Storages(computation.owned))
-        assert finding.held == held(saved)
+            saved = study.saved_during(computation.run, study.Storages(computation.owned))
+        assert finding.held == study.held(saved)
     assert [run.grad for run in finding.untaped] == ["no_grad", "inference_mode"]
     for run in finding.untaped:
         assert [one.operator for one in run.forward] == [one.operator for one in finding.forward]
@@ -94,16 +86,16 @@ def test_nodes_run_backward_in_the_order_that_is_shown(bench: Bench, expression:
         result = study.choose_computation(bench, expression, 1, "decode").run().sum()
     assert result.grad_fn is not None
     ran: list[str] = []
-    nodes = execution_order(result.grad_fn)
+    nodes = study.execution_order(result.grad_fn)
 
     def note(name: str) -> Any:
         return lambda *_: ran.append(name)
 
     for number, node in enumerate(nodes):
-        node.register_prehook(note(f"{number} {short_name(node)}"))
+        node.register_prehook(note(f"{number} {study.short_name(node)}"))
     result.backward()
     bench.model.zero_grad()
-    assert ran == [f"{number} {short_name(node)}" for number, node in enumerate(nodes)]
+    assert ran == [f"{number} {study.short_name(node)}" for number, node in enumerate(nodes)]
 
 
 def test_leaves_are_the_tensors_that_get_a_gradient_and_its_bytes_are_theirs(bench: Bench) -> None:
@@ -130,7 +122,7 @@ def test_the_peak_is_the_largest_running_sum_of_the_hosts_memory_events() -> Non
         return {"name": "[memory]", "ts": at, "args": {"Bytes": size, "Device Type": device}}
 
     events = [event(3, -100), event(1, 100), event(4, 70), event(2, 50), event(2.5, 1000, device=1)]
-    peak = peak_of_events([*events, {"name": "aten::mm", "ts": 0}])
+    peak = study.peak_of_events([*events, {"name": "aten::mm", "ts": 0}])
     assert (peak.peak_bytes, peak.allocations) == (150, 3)
 
 

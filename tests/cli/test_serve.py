@@ -64,12 +64,8 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def await_ready(url: str) -> None:
-    until(lambda: httpx.get(f"{url}/health/ready", trust_env=False).status_code == 200, "ready")
-
-
-def await_draining(url: str) -> None:
-    until(lambda: httpx.get(f"{url}/health/ready", trust_env=False).status_code == 503, "draining")
+def await_ready(url: str, status: int = 200) -> None:
+    until(lambda: httpx.get(f"{url}/health/ready", trust_env=False).status_code == status, "readiness")
 
 
 def engine_of(process: subprocess.Popen[str]) -> psutil.Process:
@@ -92,7 +88,7 @@ def test_sigterm_finishes_what_runs_refuses_what_is_new_and_exits_with_0_and_eve
             lines = running_one.iter_lines()
             next(lines)
             process.send_signal(signal.SIGTERM)
-            await_draining(url)
+            await_ready(url, status=503)  # it drains
             refused = httpx.post(generate, json=BODY, headers={"X-Request-ID": "late"}, trust_env=False)
             assert (refused.status_code, refused.json()["error"]["type"]) == (503, "draining")
             assert int(refused.headers["retry-after"]) > 0

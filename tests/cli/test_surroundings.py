@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import launchbound
-from service.cli import surroundings
 from service.cli.options import EXIT_BAD_INPUT, EXIT_MACHINE
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +86,7 @@ def test_a_setting_that_is_no_utf8_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(f"LAUNCHBOUND_{name}", os.fsdecode(NO_UTF8))
-    with pytest.raises(SystemExit) as ended, surroundings.any_system():
+    with pytest.raises(SystemExit) as ended, launchbound.any_system():
         pytest.fail("the command began")
     assert ended.value.code == EXIT_BAD_INPUT
     assert f"LAUNCHBOUND_{name} is no UTF-8" in capsys.readouterr().err
@@ -145,8 +144,8 @@ def test_no_temporary_folder_at_all_is_refused(
     def none() -> str:
         raise FileNotFoundError(2, "No usable temporary directory found")
 
-    monkeypatch.setattr(surroundings.tempfile, "gettempdir", none)
-    with pytest.raises(SystemExit) as ended, surroundings.any_system():
+    monkeypatch.setattr(launchbound.tempfile, "gettempdir", none)
+    with pytest.raises(SystemExit) as ended, launchbound.any_system():
         pytest.fail("the command began")
     assert ended.value.code == EXIT_BAD_INPUT
     assert "set TMPDIR" in capsys.readouterr().err
@@ -165,7 +164,7 @@ def test_no_temporary_folder_at_all_is_refused(
 def test_an_error_of_the_system_is_told_in_one_sentence(
     error: OSError, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended, surroundings.any_system():
+    with pytest.raises(SystemExit) as ended, launchbound.any_system():
         raise error
     assert ended.value.code == code
     assert capsys.readouterr().err.startswith(f"launchbound: {said}")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboards import build
+from dashboards.boards import FOLDER, boards
 from dashboards.panels import metrics_read
 from dashboards.stack import PrometheusError, configuration, local_prometheus, watch
 from dashboards.theme import MODE_COLOURS
@@ -21,7 +21,7 @@ from service.front.metrics.catalogue import CATALOGUE, PREFIX
 from service.modes import MODES
 
 Json = dict[str, Any]
-BOARDS: dict[str, Json] = {name: json.loads(text) for name, text in build.boards().items()}
+BOARDS: dict[str, Json] = {name: json.loads(text) for name, text in boards().items()}
 # Move at warm-up only, so every later window is empty.
 ONCE_PER_LIFE = {"launchbound_compile_seconds_sum{", "launchbound_cudagraph_captures_total{"}
 ON_NO_BOARD = {
@@ -58,7 +58,7 @@ def committed(folder: Path) -> dict[str, str]:
 
 
 def test_committed_json_is_what_the_builder_makes() -> None:
-    assert committed(build.FOLDER) == build.boards(), "run: python -m dashboards.build"
+    assert committed(FOLDER) == boards(), "run: python -m dashboards.boards"
 
 
 @pytest.mark.parametrize("panel", PANELS)

@@ -34,20 +34,6 @@ def test_what_is_not_there_is_a_404_without_a_redirect(front: Front) -> None:
     refused(front.http.get("/metrics/"), 404)
 
 
-@pytest.mark.parametrize(
-    ("command", "status", "kind"),
-    [
-        ("!oom", 503, "out_of_memory"),
-        ("!problem prompt_too_long", 422, "prompt_too_long"),
-        ("!problem internal", 500, "internal"),
-    ],
-)
-def test_an_engine_problem_becomes_its_status(front: Front, command: str, status: int, kind: str) -> None:
-    answer = front.command(command)
-    assert refused(answer, status)["type"] == kind
-    assert ("retry-after" in answer.headers) == (status == 503)
-
-
 def test_a_fault_of_the_front_is_a_500_with_the_request_id(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,11 +163,8 @@ def test_the_documentation_needs_no_other_host_and_allows_none(front: Front) -> 
     assert "default-src 'none'" in policy
     assert "script-src 'self'" in policy
     assert "http" not in page.text.replace("HTTP", "")
-    for name, kind in (
-        ("swagger-ui-bundle.js", "javascript"),
-        ("swagger-ui.css", "css"),
-        ("start.js", "javascript"),
-    ):
+    kinds = {"swagger-ui-bundle.js": "javascript", "swagger-ui.css": "css", "start.js": "javascript"}
+    for name, kind in kinds.items():
         assert f"docs/{name}" in page.text
         assert front.http.get(f"/docs/{name}").headers["content-type"].startswith(f"text/{kind}")
     refused(front.http.get("/redoc"), 404)

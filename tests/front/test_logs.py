@@ -37,7 +37,7 @@ from service.front.logs import (
 )
 from service.front.settings import Settings
 from service.records import ModeStatus
-from tests.support.serving import GENERATE, Front, Lines, exchange, logged, running, until
+from tests.support.serving import GENERATE, Front, Lines, exchange, logged, refused, running, until
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 """Control characters, line and paragraph separators, halves of characters and all."""
@@ -336,10 +336,12 @@ COMPLETIONS = "/v1/completions"
         (GENERATE, {"prompts": []}, 422, "rejected", "invalid_request"),
     ],
 )
-def test_however_a_request_ends_it_has_one_line(
+def test_however_a_request_ends_it_has_its_status_and_one_line(
     front: Front, lines: Lines, path: str, body: dict[str, Any], status: int, outcome: str, error: str | None
 ) -> None:
-    front.http.post(path, json=body, headers={"X-Request-ID": "it"})
+    answer = front.http.post(path, json=body, headers={"X-Request-ID": "it"})
+    assert answer.status_code == 200 or refused(answer, status)["type"] == error
+    assert ("retry-after" in answer.headers) == (status == 503)
     line = line_of(lines, "it")
     assert set(line) == FIELDS
     assert (line["status"], line["outcome"], line["error"]) == (status, outcome, error)
@@ -424,18 +426,11 @@ def test_the_lines_of_the_start_say_what_serves_where_and_who_may_call(tmp_path:
     with logged("text") as lines, running(given, states={"compiled": "failed"}) as front:
         until(lambda: front.state.client.engine, "the engine")
     shown = "\n".join(line for line in lines.lines if " start " in line)
-    for part in (
-        "(abc)",
-        "none · calls need the API key",
-        f"cache        {tmp_path}",
-        "tiny · ",
-        "cpu (fake)",
-        "threads 1",
-        "engine 0 · front ",
-        "1, 4",
-        "eager ready, compiled failed",
-    ):
-        assert part in shown
+    parts = (
+        "(abc)", "none · calls need the API key", f"cache        {tmp_path}", "tiny · ", "cpu (fake)",
+        "threads 1", "engine 0 · front ", "1, 4", "eager ready, compiled failed",
+    )  # fmt: skip
+    assert [part for part in parts if part not in shown] == []
     assert "secret" not in shown
 
 

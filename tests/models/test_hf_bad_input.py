@@ -25,7 +25,7 @@ from service.engine import loop
 from service.engine.inbox import LocalInbox
 from service.engine.text import JobError, encode_prompts
 from service.records import EngineSettings
-from tests.models.test_checkpoint import pickle_instead, truncate
+from tests.models.test_checkpoint import configure, pickle_instead, rewrite_weights, truncate
 from tests.support.hf_folders import BEGIN, VOCABULARY, transformers, write_model
 from tests.support.small_models import SMALL
 
@@ -70,17 +70,6 @@ def name_elsewhere(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../a.safetensors"}}')
 
 
-def configure(folder: Path, **changes: object) -> None:
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
-def lose_tensor(folder: Path) -> None:
-    state = load_file(folder / "model.safetensors")
-    del state["model.norm.weight"]
-    save_file(state, folder / "model.safetensors", {"format": "pt"})
-
-
 def classify(folder: Path) -> None:
     model = transformers.LlamaForSequenceClassification.from_pretrained(folder)
     model.save_pretrained(folder)
@@ -112,25 +101,25 @@ def other(folder: Path, name: str) -> None:
     (folder / name).mkdir()
 
 
-def spoil(folder: Path) -> None:
-    state = load_file(folder / "model.safetensors")
-    state["model.norm.weight"][0] = float("nan")
-    save_file(state, folder / "model.safetensors", {"format": "pt"})
-
-
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"holds no model\.safetensors: give"),
     "pickles": (pickle_instead, r"pytorch_model\.bin.*refused.*save_pretrained"),
     "truncated": (truncate, r"corrupt or truncated.*fetch it again"),
     "shard missing": (lose_shard, r"lacks model-00002-of-00002\.safetensors, which.*fetch"),
     "shard elsewhere": (name_elsewhere, "names no weights of this folder"),
-    "tensor missing": (lose_tensor, r"lack.* model\.norm\.weight, which.*fetch both"),
+    "tensor missing": (
+        lambda f: rewrite_weights(f, lambda s: s.pop("model.norm.weight")),
+        r"lack.* model\.norm\.weight, which.*fetch both",
+    ),
     "other model's config": (lambda f: configure(f, hidden_size=96), r"shape, .*weight and \d+ more.*fetch"),
     "adapter": (adapter, r"adapter_config\.json and no config\.json: it is an adapter.*merge_and_unload"),
     "hub cache": (lambda f: other(f, "snapshots"), r"the hub's cache.*one of the folders in its snapshots"),
     "pipeline": (lambda f: other(f, "model_index.json"), "a pipeline for images.*one that generates text"),
     "GGUF": (lambda f: other(f, "model.Q4.gguf"), r"model\.Q4\.gguf.*llama\.cpp.*in safetensors"),
-    "NaN": (spoil, r"hold NaN or infinite values \(model\.norm\.weight\).*again"),
+    "NaN": (
+        lambda f: rewrite_weights(f, lambda s: s["model.norm.weight"].fill_(torch.nan)),
+        r"hold NaN or infinite values \(model\.norm\.weight\).*again",
+    ),
     "no config": (lambda f: (f / "config.json").unlink(), r"cannot read .*config\.json.*save_pretrained"),
     "config without a kind": (lambda f: (f / "config.json").write_text("{}"), "names no model_type.*give"),
     "config of ours": (ours, "names no model_type.*without hf:"),

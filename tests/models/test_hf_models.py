@@ -169,25 +169,14 @@ ORIGINAL = 64
 """Tokens beyond which LongRoPE scales the positions of the whole sequence, those in the cache too."""
 
 
-def longrope(folder: Path) -> Path:
-    scaling = {
-        "rope_type": "longrope",
-        "short_factor": [1.0] * 6,
-        "long_factor": [1 + 1.5 * n for n in range(6)],
-    }
-    return write_model(
-        folder,
-        "phi3",
-        original_max_position_embeddings=ORIGINAL,
-        rope_parameters={**scaling, "rope_theta": 1e4},
-    )
-
-
 @pytest.mark.slow
 def test_the_context_of_longrope_ends_where_its_positions_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = longrope(tmp_path / "model")
+    factors = {"short_factor": [1.0] * 6, "long_factor": [1 + 1.5 * n for n in range(6)]}
+    rotary = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
+    changes = {"original_max_position_embeddings": ORIGINAL, "rope_parameters": rotary}
+    folder = write_model(tmp_path / "model", "phi3", **changes)
     assert opened(folder).config.context == ORIGINAL
     assert f"the original length of its rotary positions of {ORIGINAL} tokens" in capsys.readouterr().err
     with pytest.raises(CheckpointError, match=f"set LAUNCHBOUND_CONTEXT to at most {ORIGINAL}"):

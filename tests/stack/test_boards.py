@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dashboards.build import boards
+from dashboards.boards import boards
 from dashboards.panels import DEFAULT_SLO
 from dashboards.promql import SHOWN, mean
 from service.front.metrics.catalogue import CATALOGUE, PREFIX

@@ -32,8 +32,6 @@ from service.step.loaded_model import Precision
 from service.step.profiling import INTERVAL_STEPS, attach_profiler, profile_steps
 from service.step.trace import STEP_MARK, ProfiledStep, typical_step
 
-COPY = "aten::copy_"
-
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -126,7 +124,7 @@ def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]
 
 def _call(event: Any, overload: str, within: tuple[str, ...]) -> OperatorCall:  # noqa: ANN401
     inner = [other for other in _below(event) if is_operator(other)]
-    copies = [other for other in (event, *inner) if other.name == COPY]
+    copies = [other for other in (event, *inner) if other.name == "aten::copy_"]
     return OperatorCall(
         name=event.name,
         overload=overload,
@@ -384,7 +382,7 @@ class SourceLine:
         return self.module == package or self.module.startswith(f"{package}.")
 
     def __str__(self) -> str:
-        """`service/anatomy/studies.py:7` for our modules, the last two parts of the path for others."""
+        """`service/anatomy/common.py:7` for our modules, the last two parts of the path for others."""
         if self.is_generated:
             return f"generated code:{self.number}"
         path = Path(self.file)

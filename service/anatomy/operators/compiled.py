@@ -165,7 +165,8 @@ def fused_kernels(code: str) -> list[FusedKernel]:
     comment: tuple[str, ...] = ()
     for line in code.splitlines():
         if found := _ORIGINAL.search(line):
-            comment = _names(found[1])
+            names = (name.strip() for name in found[1].split(","))
+            comment = tuple(name.replace(".", "::", 1) for name in names if name)
             continue
         if "async_compile." in line:
             if comment and "triton" in line:
@@ -184,10 +185,6 @@ def fused_kernels(code: str) -> list[FusedKernel]:
         FusedKernel(name=name, kind=kind, operators=operators, calls=count)
         for (name, kind, operators), count in calls.items()
     ]
-
-
-def _names(listed: str) -> tuple[str, ...]:
-    return tuple(name.strip().replace(".", "::", 1) for name in listed.split(",") if name.strip())
 
 
 def _library_name(found: re.Match[str]) -> str:

@@ -24,7 +24,6 @@ from service.anatomy.probes.faults import (
     failed_guard,
     recompiles,
     seconds_of,
-    why_recompiled,
 )
 from service.anatomy.rms_norm import Norm, rms_norm_operator
 
@@ -83,7 +82,6 @@ def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
     before = recompiles(counting)
     report("compiling it again at every call")
     with_fault()
-    reason = why_recompiled()
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault, warm_passes=0),
@@ -91,7 +89,7 @@ def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
         counter=Counter("recompiles", before, recompiles(counting)),
         fault=_Counting.forward,
         notes=[
-            failed_guard(reason),
+            failed_guard(),
             f"The first compilation took {first:.1f} s. Those that are timed found their kernels in the "
             "compiler's cache: only tracing and guards were repeated.",
         ],
@@ -116,14 +114,13 @@ def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
     before = recompiles(step)
     report("compiling again with grad mode on")
     again = seconds_of(with_fault)
-    reason = why_recompiled()
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter("recompiles", before, recompiles(step)),
         fault=with_grad_mode,
         notes=[
-            failed_guard(reason),
+            failed_guard(),
             f"The first call in the other mode took {again:.2f} s. What is timed comes after it: the second "
             "entry, which saves tensors for a backward pass that is never run.",
         ],
@@ -153,7 +150,6 @@ def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
     report(f"compiling for {other} threads")
     with_fault()
     after = recompiles(affected[0])
-    reason = why_recompiled()
     torch.set_num_threads(threads)
     return FaultComparison(
         without=TimedStep(without),
@@ -164,7 +160,7 @@ def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
         counter=Counter("recompiles", before, after),
         fault=changed,
         notes=[
-            failed_guard(reason),
+            failed_guard(),
             f"Each faulty call is the first one after a change from {threads} to {other}. Its kernels came "
             "from the compiler's cache, which had them from the first such change.",
         ],
@@ -188,7 +184,6 @@ def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
     report(f"compiling {LIMIT} lengths")
     first()
     new_shape = seconds_of(first)
-    reason = why_recompiled()
     # All entries are used; the lengths that have one do not come again.
     with_fault = _unpadded(probed, own, cycle(prompts[LIMIT:]))
     return FaultComparison(
@@ -197,7 +192,7 @@ def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
         fault=_unpadded,
         counter=Counter("compiled_entries", len(entries(padded)), len(entries(own))),
         notes=[
-            failed_guard(reason),
+            failed_guard(),
             f"A new length took {new_shape:.2f} s to compile. What is timed comes after it: {LIMIT} entries "
             "are used up (torch's own limit is 8), and each further length runs uncompiled.",
             "With `fullgraph=True`, as the compiled modes have it, the limit raises instead.",

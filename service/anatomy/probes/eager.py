@@ -29,7 +29,6 @@ from service.modes import MODES
 from service.step.buffers import allocate
 from service.step.process_state import mapped_blocks
 
-_READ = "aten::_local_scalar_dense"
 _WAITING = {
     "cuda": "The host waited here until the device was done with all issued work, and issued the rest later.",
     "cpu": "On a CPU an operator has run when its call returns: the read alone is timed, and nothing waits.",
@@ -61,7 +60,7 @@ def reads_by_host(probed: ProbedModel, run: Callable[[], object]) -> int:
     keys = thread_keys(MODES["inference_mode"], probed.bench.device, probed.bench.precision)
     with OperatorRecorder(keys) as recorder:
         run()
-    return sum(one.schema_name == _READ for one in recorder.seen)
+    return sum(one.schema_name == "aten::_local_scalar_dense" for one in recorder.seen)
 
 
 def _keep_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401 - sets a new attribute of layer

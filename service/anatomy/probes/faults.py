@@ -29,6 +29,7 @@ from service.anatomy.operators.compiled import entries
 from service.measure.cases import Bench, Case
 from service.records import Phase
 from service.step.buffers import DECODE_POSITION, Buffers, allocate
+from service.step.callables import forward_of
 
 WARM_PASSES = 3
 """Untimed calls before a timed one: the first ones after other code take longer."""
@@ -180,14 +181,7 @@ def line_of_fault(function: Callable[..., object]) -> str:
 
 def compiled(model: Callable[..., object], backend: str = "inductor") -> types.FunctionType:
     """`model` compiled without `fullgraph`, with a separate code object and so separate cache entries."""
-
-    def probed(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
-        return model(tokens, positions, last, cache)
-
-    own = types.FunctionType(
-        probed.__code__.replace(), probed.__globals__, "probed", None, probed.__closure__
-    )
-    step: Any = torch.compile(own, dynamic=False, backend=backend)
+    step: Any = torch.compile(forward_of(model, "probed"), dynamic=False, backend=backend)
     assert isinstance(step, types.FunctionType)
     return step
 
@@ -213,11 +207,9 @@ def recompiles(step: types.FunctionType) -> int:
     return len(entries(step)) - 1
 
 
-def why_recompiled() -> str:
-    return str(get_compilation_metrics()[-1].recompile_reason)
-
-
-def failed_guard(reason: str) -> str:
+def failed_guard() -> str:
+    """Of the newest recompilation."""
+    reason = str(get_compilation_metrics()[-1].recompile_reason)
     return f"The guard that failed: {reason.splitlines()[0].split('#')[0].strip()}."
 
 

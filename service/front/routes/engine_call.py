@@ -26,7 +26,7 @@ from service.front.request_timing import RequestTiming, add_up
 from service.front.routes.answers import EventAnswer, reply, server_timing
 from service.front.routes.state import AppState
 from service.front.study_runner import SweepTracker
-from service.records import Job, Outcome, Problem, Token
+from service.records import Job, Problem, Token
 
 SWEEP_HEADER = b"x-launchbound-run"
 LAB_HEADER = b"x-launchbound-client"
@@ -89,7 +89,8 @@ class EngineCall:
         try:
             outcome = await pending.outcome()
             if outcome.kind != "ok":
-                raise from_problem(outcome.problem or _default_problem(outcome))
+                kind, message = DEFAULT_PROBLEMS[outcome.kind]
+                raise from_problem(outcome.problem or Problem(type=kind, message=message))
         except LaunchboundError as error:
             if error.rejection is None:
                 seconds = (perf_counter_ns() - received_ns) / 1e9
@@ -148,12 +149,6 @@ DEFAULT_PROBLEMS = {
     "error": ("internal", "the engine failed and gave no reason"),
 }
 """By the kind of an outcome: type and message where the engine gives none."""
-
-
-def _default_problem(outcome: Outcome) -> Problem:
-    kind, message = DEFAULT_PROBLEMS[outcome.kind]
-    return Problem(type=kind, message=message)
-
 
 ENDINGS: dict[type, Ending] = {DeadlinePassed: "timeout", ClientGone: "cancelled", OutOfMemory: "oom"}
 

@@ -15,6 +15,7 @@ from service.front.errors import BadRequest, LaunchboundError, NotFound, Unknown
 from service.front.request_timing import RequestTiming, TimingsBody
 from service.front.routes.answers import (
     GENERATION_ERRORS,
+    ErrorDetail,
     GenerateAnswer,
     GenerateAnswers,
     ModeName,
@@ -82,16 +83,13 @@ class ModelsAnswer(TypedDict):
     data: list[ModelBody]
 
 
-class CompletionErrorDetail(TypedDict):
+class CompletionErrorDetail(ErrorDetail):
     """The one error shape, and `code`, which OpenAI's clients read.
 
     There is none where the connection was refused before the address was known: 400, 408, 431, and a 503 for
     too many connections.
     """
 
-    type: str
-    message: str
-    param: str | None
     code: NotRequired[str]
 
 
@@ -282,14 +280,6 @@ def _extension(own: GenerateAnswer) -> Extension:
 
 def _data(chunk: object) -> bytes:
     return b"data: " + encode_json(chunk) + b"\n\n"
-
-
-def is_openai_path(path: str) -> bool:
-    return path in PATHS
-
-
-def status_of(error: LaunchboundError, path: str) -> int:
-    return INVALID if error.status == BadRequest.status and is_openai_path(path) else error.status
 
 
 def completion_error(

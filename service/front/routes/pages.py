@@ -63,23 +63,15 @@ async def _file(files: StaticFiles, path: str, request: Request, policy: str) ->
 
 
 @router.get("/docs")
-async def docs(request: Request) -> Response:
-    return await _file(_docs, "index.html", request, DOCS_POLICY)
-
-
 @router.get("/docs/{name}")
-async def docs_file(name: str, request: Request) -> Response:
-    return await _file(_docs, name, request, DOCS_POLICY)
+async def docs(request: Request) -> Response:
+    return await _file(_docs, request.path_params.get("name", "index.html"), request, DOCS_POLICY)
 
 
 @router.get("/")
-async def first_view(request: Request) -> Response:
-    return await _file(_lab, "index.html", request, LAB_POLICY)
-
-
 @router.get("/lab/files/{path:path}")
-async def lab_file(path: str, request: Request) -> Response:
-    return await _file(_lab, path, request, LAB_POLICY)
+async def lab(request: Request) -> Response:
+    return await _file(_lab, request.path_params.get("path", "index.html"), request, LAB_POLICY)
 
 
 @router.get("/lab/{view}")

@@ -13,12 +13,10 @@ from starlette.responses import Response
 from service.front.access import REQUEST_ID_HEADER
 from service.front.errors import BadRequest, LaunchboundError, Unauthorised, error_body
 from service.front.routes.answers import reply
-from service.front.routes.openai import completion_error, is_openai_path, status_of
+from service.front.routes.openai import INVALID, PATHS, completion_error
 from service.front.routes.state import state_of
 
 log = logging.getLogger("launchbound.api")
-
-TYPES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def install(app: FastAPI) -> None:
@@ -35,7 +33,8 @@ async def _launchbound_error(request: Request, error: Exception) -> Response:
 
 def refuse(request: Request, error: LaunchboundError) -> Response:
     """The answer of `error`; a refusal is counted, and a failure of ours is logged."""
-    status = status_of(error, request.scope["path"])
+    as_openai = error.status == BadRequest.status and request.scope["path"] in PATHS
+    status = INVALID if as_openai else error.status
     if error.rejection is not None:
         state = state_of(request)
         # Of `auto` it is the mode that was picked; before that it has named none, as its label must be one.
@@ -53,7 +52,7 @@ def refuse(request: Request, error: LaunchboundError) -> Response:
 def _body(
     request: Request, type_: str, message: str, param: str | None = None, status: int | None = None
 ) -> object:
-    if is_openai_path(request.scope["path"]):
+    if request.scope["path"] in PATHS:
         return completion_error(type_, message, param, status)
     return error_body(type_, message, param)
 
@@ -67,13 +66,12 @@ async def _invalid_parameter(request: Request, error: Exception) -> Response:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    messages = {
-        404: f"there is no {request.scope['path'][:200]} here; /docs lists what there is",
-        405: f"{request.method} is not possible here; see the Allow header and /docs",
+    known = {
+        404: ("not_found", f"there is no {request.scope['path'][:200]} here; /docs lists what there is"),
+        405: ("method_not_allowed", f"{request.method} is not possible here; see the Allow header and /docs"),
     }
-    message = messages.get(error.status_code, str(error.detail))
-    body = _body(request, TYPES.get(error.status_code, "http_error"), message)
-    return reply(body, dict(error.headers or {}), error.status_code)
+    type_, message = known.get(error.status_code, ("http_error", str(error.detail)))
+    return reply(_body(request, type_, message), dict(error.headers or {}), error.status_code)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

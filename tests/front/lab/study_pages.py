@@ -15,17 +15,10 @@ from playwright.sync_api import Route
 from tests.support.browser import Tab
 
 UNITS = {
-    "s": 1.0,
-    "ms": 1e-3,
-    "µs": 1e-6,
-    "bytes": 1,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "×": 1.0,
+    "s": 1.0, "ms": 1e-3, "µs": 1e-6, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "×": 1.0,
     "%": 0.01,
-}
-_QUANTITY = re.compile(r"(-?[\d,.]+)\s*(s|ms|µs|bytes|KiB|MiB|GiB|×|%)(?![\w%])")
+}  # fmt: skip
+_QUANTITY = re.compile(rf"(-?[\d,.]+)\s*({'|'.join(UNITS)})(?![\w%])")
 
 Finding = dict[str, Any]
 Kept = tuple[str, Finding]

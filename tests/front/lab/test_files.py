@@ -24,17 +24,10 @@ FILES = {
 
 
 def test_the_policy_allows_scripts_and_styles_of_this_service_alone(front: Front) -> None:
-    policy = front.http.get("/").headers["content-security-policy"].split("; ")
-    assert policy == [
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "connect-src 'self'",
-        "img-src 'self' data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    ]
+    assert front.http.get("/").headers["content-security-policy"] == (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 
 
 def test_the_page_has_no_script_or_style_within_it_and_names_no_other_host() -> None:
