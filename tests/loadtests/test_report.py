@@ -22,11 +22,10 @@ from loadtests.report import plots
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import colour, significant
 from loadtests.report.page import PLOTLY_BUNDLE, Section, Text
-from loadtests.report.report_files import all_plots
+from loadtests.report.report_files import all_plots, print_findings
 from loadtests.report.results import read_results
 from loadtests.report.sections import sections
 from loadtests.report.surroundings import environment, reproduce
-from loadtests.report.terminal import print_findings
 from loadtests.report.wording import saved
 from loadtests.run.run_file import read_run
 from service.front.settings import read_advice
