@@ -190,10 +190,6 @@ class SampledSteps(NamedTuple):
     def kernel_seconds(self) -> float:
         return self.kernel_share * self.step_seconds
 
-    @property
-    def dispatch_seconds(self) -> float:
-        return (1 - self.kernel_share) * self.step_seconds
-
 
 def sample_steps(
     sampler: CpuSampler,

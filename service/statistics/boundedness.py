@@ -235,15 +235,14 @@ def crossover_span(index_by_batch: Mapping[int, Interval]) -> CrossoverSpan:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """One decode step under its roof: `bytes_per_step` is the least that it moves.
+    """One decode step under its roof.
 
-    `attained` is that over its kernel time, bytes per second, and `share` is `attained` over the bandwidth,
-    each with the interval that the kernel time leaves. A share above 1 says that the bytes came from a
-    faster memory than the one that was measured (caches). A low share says that something else than memory
-    bounds the kernels: arithmetic, launches between small kernels, or latency.
+    `attained` is the least that it moves over its kernel time, bytes per second, and `share` is `attained`
+    over the bandwidth, each with the interval that the kernel time leaves. A share above 1 says that the
+    bytes came from a faster memory than the one that was measured (caches). A low share says that something
+    else than memory bounds the kernels: arithmetic, launches between small kernels, or latency.
     """
 
-    bytes_per_step: float
     attained: Interval
     share: Interval
 
@@ -292,4 +291,4 @@ def roofline(bytes_per_step: float, kernel_seconds: Interval, bytes_per_second: 
     rates = [bytes_per_step / end if end > 0 else float("inf") for end in ends]
     attained = Interval(rates[0], rates[1], rates[2], kernel_seconds.samples)
     shares = [rate / bytes_per_second for rate in rates]
-    return Roofline(bytes_per_step, attained, Interval(shares[0], shares[1], shares[2], attained.samples))
+    return Roofline(attained, Interval(shares[0], shares[1], shares[2], attained.samples))
