@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from service.measure.cases import Bench, Case
-from service.measure.cpu_sampler import CpuSampler, Place
+from service.measure.cpu_sampler import CpuSampler, InstructionCounter, Place, SamplerError
 from service.measure.rounds import Log, in_rounds
-from service.measure.single_step import InstructionCounter, SingleStepError
 from service.modes import MODES
 from service.proof.rows import NotMeasurableError, Property, Row, share_interval
 from service.proof.split import PLAIN, ServedStep, plain_modes, sampled, sampler_of
@@ -243,7 +242,7 @@ def measure_instructions(bench: Bench, log: Log) -> dict[Step, list[Counted]]:
     modes = plain_modes(bench) + [mode for mode in STRICT[len(PLAIN) :] if mode in bench.modes]
     try:
         counter = InstructionCounter(Path(bench.settings.cache_folder))
-    except SingleStepError as error:
+    except SamplerError as error:
         raise NotMeasurableError(str(error)) from error
     batches = sorted(bench.settings.batch_sizes)
     found: dict[Step, list[Counted]] = {}

@@ -17,7 +17,6 @@ from torch._C._autograd import DeviceType
 
 from service.measure.cpu_sampler import Place, SampledSteps, SamplerError
 from service.measure.rounds import OffCpuTime
-from service.measure.single_step import SingleStepError
 from service.proof import classes, split
 from service.proof.classes import KINDS
 from service.proof.rows import NotMeasurableError, run_check
@@ -219,7 +218,7 @@ def test_each_kind_of_work_runs_and_is_fused_where_its_mode_would(kind: classes.
 
 class Refusing:
     def __init__(self, folder: Path) -> None:
-        raise SingleStepError("no compiler here")
+        raise SamplerError("no compiler here")
 
 
 class ShallowBench(MadeUpBench):
