@@ -16,7 +16,7 @@ from loadtests.report.findings import Findings
 from loadtests.report.page import Plot, print_table, write_page
 from loadtests.report.sections import context, mode_tables
 from loadtests.report.summaries import Count, PhaseMeans, Requests, Verdict
-from loadtests.run.validation import write_validation
+from loadtests.run.gates import write_validation
 from service.statistics.choice import CONFIDENCE
 from service.statistics.intervals import Interval
 

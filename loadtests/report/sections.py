@@ -28,8 +28,8 @@ from loadtests.report.load_section import load_section
 from loadtests.report.page import Plot, Section, Table, Text, lines
 from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Verdict
 from loadtests.report.surroundings import environment, reproduce, subject
+from loadtests.run.gates import Gate
 from loadtests.run.run_file import SweepRun
-from loadtests.run.validation import Gate
 from service.modes import MODES
 from service.records import PHASES
 from service.statistics.boundedness import Roofline, attended_positions, decode_bytes, decode_flops, roofline

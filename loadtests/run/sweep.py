@@ -29,6 +29,7 @@ from loadtests.run.events import (
 )
 from loadtests.run.exporter import PORT
 from loadtests.run.folder import DiskFull, disk_full_named, git_state, locked, now
+from loadtests.run.gates import CheckedRows, Gate, check_rows, write_validation
 from loadtests.run.machine import clocks_file, clocks_query, clocks_summary, off_cores, watched, weights_bytes
 from loadtests.run.resumption import record, refuse_other_service, reopen, take_in_rows
 from loadtests.run.rows import ROWS_FILE, LineWriter
@@ -42,7 +43,6 @@ from loadtests.run.target import (
     wait_until_ready,
     without_doubles,
 )
-from loadtests.run.validation import CheckedRows, Gate, check_rows, write_validation
 from service.records import METHOD
 
 LINE_SECONDS = 5.0
@@ -348,7 +348,7 @@ class SweepPart:
     def _finish(self, before: str | None, rows: CheckedRows) -> None:
         """Scrape once the server has counted all requests, read its modes again, and write `run.json`."""
         run, part = self._run, self._part
-        part_rows = rows.sent(part.number)
+        part_rows = rows.counters.sent(part.number)
         settled_scrape(self._target, self._folder, before, part_rows, part.number, self._progress.print_line)
         run.complete = part.stopped_because is None and is_whole(run, rows.finished)
         run.stopped_because = part.stopped_because
