@@ -7,7 +7,7 @@ They send their requests from a process without torch, except the last check, wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -288,9 +288,8 @@ def _here(requests: SampledRequests, kind: Kind, mode: str) -> Share:
     return Share(counts.kernel / max(samples, 1), samples)
 
 
-def judge_served(found: Mapping[tuple[Kind, str, str], list[Share]]) -> list[Row]:
+def judge_served(found: Mapping[tuple[Kind, str, str], list[Share]]) -> Iterator[Row]:
     """Per kind and mode, the difference of the shares, all rounds together."""
-    rows = []
     for kind, mode in dict.fromkeys((kind, mode) for kind, mode, _ in found):
         served, own = found[kind, mode, "service"], found[kind, mode, "process"]
         (count, total), (other, others) = (
@@ -299,8 +298,7 @@ def judge_served(found: Mapping[tuple[Kind, str, str], list[Share]]) -> list[Row
         )
         name = f": {kind.name}, {mode}, {kind.phase}, batch {BUCKET}"
         note = f"{count / total:.3f} of {total:,} samples, {other / others:.3f} of {others:,} in process"
-        rows.append(ALIKE.within(difference_of_shares(count, total, other, others), name, note))
-    return rows
+        yield ALIKE.within(difference_of_shares(count, total, other, others), name, note)
 
 
 CHECKS: dict[str, Check] = {

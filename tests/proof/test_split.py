@@ -267,7 +267,8 @@ def test_the_step_with_the_largest_share_of_unknown_code_is_told_with_its_functi
         return Counter({KNOWN: 200, STRANGER: 4 * (case.named == ("compiled", "prefill", 16))})
 
     monkeypatch.setattr(classes, "_places", places)
-    rows = classes.judge_unclassified(classes.measure_unclassified(MadeUpBench(), quiet))  # type: ignore[arg-type]
+    found = classes.measure_unclassified(MadeUpBench(), quiet)  # type: ignore[arg-type]
+    rows = list(classes.judge_unclassified(found))
     assert [row.verdict for row in rows] == ["pass"] * 3 + ["undecided"]
     assert rows[-1].note == "prefill, batch 16: 20 of 1020, product (20)"
 
