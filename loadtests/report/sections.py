@@ -142,7 +142,7 @@ def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str, s
         few = Text("not resolved", under=(wording.gain(verdict),))
         return [batch, Text("–"), Text("–"), few, *[Text("–")] * (2 if plain.cell.mode == BASELINE else 3)]
     name = shipped.cell.mode
-    under = [wording.runs_as(shipped)]
+    under = [shipped.runs_as]
     if name not in shown and (mode := MODES.get(name)):
         under.append(mode.effect(findings.results.device).in_pytorch(mode.grad_mode))
         shown.add(name)
@@ -273,7 +273,7 @@ def _work(summary: Summary) -> str:
 
 def _mode(summary: Summary) -> Text:
     again = " again (control)" if summary.cell.control else ""
-    under = lines(wording.runs_as(summary), "disturbed" if summary.disturbed else None)
+    under = lines(summary.runs_as, "disturbed" if summary.disturbed else None)
     return Text(summary.cell.mode + again, under=under, colour=colour(summary.cell.mode))
 
 
