@@ -306,10 +306,6 @@ def test_a_check_that_cannot_measure_here_has_its_rows_with_the_reason() -> None
 CLAIMED = Property("a share", "within 25 %", 0.75, 1.25)
 
 
-def interval(low: float, high: float) -> Interval:
-    return Interval((low + high) / 2, low, high, 8)
-
-
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
@@ -323,7 +319,7 @@ def interval(low: float, high: float) -> Interval:
 def test_a_row_passes_inside_its_bound_fails_outside_and_is_undecided_across_it(
     low: float, high: float, verdict: str
 ) -> None:
-    assert CLAIMED.within(interval(low, high)).verdict == verdict
+    assert CLAIMED.within(Interval((low + high) / 2, low, high, 8)).verdict == verdict
 
 
 def test_a_count_passes_at_its_bound_and_fails_only_where_the_share_is_surely_lower() -> None:
