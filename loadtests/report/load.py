@@ -15,15 +15,18 @@ from loadtests.plan.prompts import PromptSet
 from loadtests.report.results import Results
 from service.statistics.intervals import (
     KEEPING_UP_AFTER,
+    SERVED_SHARE,
+    BoundedEstimate,
     Interval,
+    RatePoint,
     answered,
+    knee,
     mean_interval,
     quantile_interval,
     rate_interval,
     served_share,
     settling,
 )
-from service.statistics.knee import SERVED_SHARE, BoundedEstimate, RatePoint, knee
 
 Kind = Literal["e2e", "ttft", "tpot"]
 

@@ -35,8 +35,7 @@ from service.records import PHASES
 from service.statistics.boundedness import Roofline, attended_positions, decode_bytes, decode_flops, roofline
 from service.statistics.choice import BASELINE as PLAIN
 from service.statistics.choice import CONFIDENCE, EQUIVALENT, Comparison
-from service.statistics.intervals import Interval
-from service.statistics.knee import SERVED_SHARE
+from service.statistics.intervals import SERVED_SHARE, Interval
 
 
 def context(findings: Findings, plots: Sequence[Plot]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from loadtests.report.formatting import counted, in_seconds, listed, millisecond
 from loadtests.report.summaries import REMEDY, Requests, Summary, Verdict
 from service.statistics.boundedness import Crossover, CrossoverSpan
 from service.statistics.choice import MARGIN
-from service.statistics.intervals import Interval
-from service.statistics.knee import BoundedEstimate
+from service.statistics.intervals import BoundedEstimate, Interval
 
 BUSY_NOISE = 1.25
 """Where the baseline differs from itself by this factor, the machine was busy with something else."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from service.statistics.intervals import Interval, mean_interval
 
@@ -124,10 +125,9 @@ def index_interval(rounds: Sequence[Split]) -> Interval | None:
 
 Bound = Literal["launch-bound", "balanced", "kernel-bound"]
 
-LAUNCH_BOUND_BELOW = 0.2
 KERNEL_BOUND_FROM = 0.5
-
-_ORDER: tuple[Bound, ...] = ("launch-bound", "balanced", "kernel-bound")
+_EDGES = (0.2, KERNEL_BOUND_FROM)
+_ORDER: tuple[Bound, ...] = get_args(Bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,19 +161,12 @@ def device_bound_index(kernel_seconds: float | None, dispatch_seconds: float | N
 
 def bound(index: float | None) -> Bound | None:
     """The class of an index: below 0.2 launch-bound, from 0.5 kernel-bound, balanced between."""
-    if index is None:
-        return None
-    if index < LAUNCH_BOUND_BELOW:
-        return "launch-bound"
-    return "kernel-bound" if index >= KERNEL_BOUND_FROM else "balanced"
+    return None if index is None else _ORDER[bisect_right(_EDGES, index)]
 
 
 def bounds_within(index: Interval) -> tuple[Bound, ...]:
     """The classes that an index's interval touches, launch-bound first."""
-    low, high = bound(max(0.0, index.low)), bound(min(1.0, index.high))
-    if low is None or high is None:
-        return ()
-    return _ORDER[_ORDER.index(low) : _ORDER.index(high) + 1]
+    return _ORDER[bisect_right(_EDGES, index.low) : bisect_right(_EDGES, index.high) + 1]
 
 
 def bound_in_words(index: Interval) -> str:
