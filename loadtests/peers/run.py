@@ -29,7 +29,7 @@ from loadtests.peers.results import (
     markdown,
     write_peers,
 )
-from loadtests.plan.prompts import read_prompts
+from loadtests.plan.cells import read_prompts
 from loadtests.run.folder import REPOSITORY, now
 from loadtests.run.machine import off_cores
 from loadtests.run.rows import RowsError, each_row

@@ -10,8 +10,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from loadtests.plan.cells import Arrivals, Cell
-from loadtests.plan.prompts import PromptSet
+from loadtests.plan.cells import Arrivals, Cell, PromptSet
 from loadtests.report.results import Results
 from service.statistics.intervals import (
     KEEPING_UP_AFTER,

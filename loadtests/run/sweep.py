@@ -12,8 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from loadtests.plan.cells import Plan
-from loadtests.plan.prompts import PROMPT_FILE
+from loadtests.plan.cells import PROMPT_FILE, Plan
 from loadtests.run.events import (
     EVENTS_FILE,
     Assignment,

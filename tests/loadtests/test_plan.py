@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.plan.cells import Cell, PlanError, due_times, order
+from loadtests.plan.cells import Cell, PlanError, due_times, order, read_prompts
 from loadtests.plan.plan_file import parse_plans, plan_of, read_plan_file, toml_of
 from loadtests.plan.presets import PRESETS
-from loadtests.plan.prompts import read_prompts
 from loadtests.run.requests import body
 from service.cli.options import EXIT_BAD_INPUT
 from service.cli.sweep import PlanOptions, chosen_plans
