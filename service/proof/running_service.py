@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from itertools import count
@@ -135,15 +135,13 @@ class Generation(BaseModel):
     ignore_eos: bool
 
 
-@contextmanager
-def bare_route(answer: bytes, folder: Path) -> Iterator[str]:
+def bare_route(answer: bytes, folder: Path) -> AbstractContextManager[str]:
     """Run it on this process's cores until the block ends; gives its URL. `answer` is JSON.
 
     Its output goes to `bare.log` in `folder`. Raises LaunchError where it ends before it listens.
     """
     environment = {ANSWER_VARIABLE: answer.decode()}
-    with launched((), folder / "bare.log", environment, module=["service.proof.running_service"]) as url:
-        yield url
+    return launched((), folder / "bare.log", environment, module=["service.proof.running_service"])
 
 
 def main() -> None:
