@@ -157,7 +157,6 @@ def measure_injected(bench: Bench, log: Log) -> dict[Variant, list[Injected]]:
                 "short": partial(step_sample, sampler, case, slot, short, rest),
                 "long": partial(step_sample, sampler, case, slot, long, None),
             }
-
             log(f"{kind.name} in {mode}")
             with bench.isolated():
                 seen = in_rounds(variants, ROUNDS, f"{kind.name}/{mode}", log)

@@ -80,9 +80,9 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class RunningService:
-    """A warm service of `settings`; `cpus` are its engine's cores, `folder` keeps its log.
+    """A warm service of `settings`, whose last mode has the shortest steps; `folder` keeps its log.
 
-    `no_samples`: why its requests are not sampled; None where they are.
+    `cpus` are its engine's cores. `no_samples`: why its requests are not sampled; None where they are.
     """
 
     url: str
@@ -90,11 +90,6 @@ class RunningService:
     cpus: list[int]
     folder: Path
     no_samples: str | None
-
-    @property
-    def modes(self) -> list[str]:
-        """As the settings name them, the one with the shortest steps last."""
-        return self.settings.modes
 
     def connection(self) -> closing[Connection]:
         return closing(Connection(self.url))

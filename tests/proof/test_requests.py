@@ -135,8 +135,7 @@ MODES = ["eager", "compiled"]
 class MadeUpService:
     """In place of a `RunningService`: every request takes `latency`, every decode step a thousandth of it."""
 
-    modes = MODES
-    settings = Settings()
+    settings = Settings(modes=MODES)
     folder: Path
 
     def connection(self) -> MadeUpService:
