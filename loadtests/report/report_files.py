@@ -182,40 +182,28 @@ def headline(findings: Findings) -> dict[str, Any]:
     }
 
 
-_OF_A_CHOICE = (
-    "effective", "fastest", "baseline", "equivalent", "unresolved", "rounds_needed", "speedup",
-    "speedup_over_eager", "payback_requests", "cold_payback_requests",
-)  # fmt: skip
-"""None where there were too few rounds for one."""
-
-
 def _batch(verdict: Verdict) -> dict[str, Any]:
+    """What is of a choice is None where there were too few rounds for one."""
     choice, shipped, decode = verdict.choice, verdict.shipped, verdict.baseline.decode
-    found: dict[str, Any] = dict.fromkeys(_OF_A_CHOICE) | {
+    plain, eager = (shipped.against_plain, shipped.comparison) if shipped else (None, None)
+    return {
+        "effective": shipped and shipped.effective,
+        "fastest": choice and choice.fastest,
+        "baseline": choice and choice.baseline,
+        "equivalent": choice and list(choice.alike),
+        "unresolved": choice and list(choice.unresolved),
+        "rounds_needed": choice and choice.rounds_needed,
+        "speedup": plain and msgspec.to_builtins(plain.speedup),
+        "speedup_over_eager": eager and msgspec.to_builtins(eager.speedup),
+        "payback_requests": shipped and _typical(shipped.payback.requests),
+        "cold_payback_requests": shipped and _typical(shipped.payback.cold_requests),
         "batch_size": verdict.batch_size,
-        "ship": None,
-        "state": "not resolved",
+        "ship": choice and choice.ship,
+        "state": choice.state if choice else "not resolved",
         "bound": decode.bound,
         "headroom": decode.headroom.value if decode.headroom else None,
         "device_bound_index": decode.index,
         "device_bound_index_interval": decode.interval and [decode.interval.low, decode.interval.high],
-    }
-    if choice is None or shipped is None:
-        return found
-    plain, eager, back = shipped.against_plain, shipped.comparison, shipped.payback
-    return found | {
-        "ship": choice.ship,
-        "effective": shipped.effective,
-        "fastest": choice.fastest,
-        "baseline": choice.baseline,
-        "state": choice.state,
-        "equivalent": list(choice.alike),
-        "unresolved": list(choice.unresolved),
-        "rounds_needed": choice.rounds_needed,
-        "speedup": msgspec.to_builtins(plain.speedup) if plain else None,
-        "speedup_over_eager": msgspec.to_builtins(eager.speedup) if eager else None,
-        "payback_requests": _typical(back.requests),
-        "cold_payback_requests": _typical(back.cold_requests),
     }
 
 
