@@ -26,7 +26,7 @@ from locust.env import Environment
 from locust.exception import StopTest
 from locust.runners import LocalRunner
 
-from loadtests.plan.prompts import read_prompts
+from loadtests.plan.cells import read_prompts
 from loadtests.run.exporter import PORT, Exporter, Outcome
 from service.modes import MODES, default_modes
 

@@ -30,9 +30,10 @@ from loadtests.compare.runs import (
 from loadtests.fleet.run import MEASURED, Fleet, FleetTask, read_fleet
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS, Group
 from loadtests.report import wording
-from loadtests.report.formatting import colour, listed, milliseconds, share_span, significant, span
+from loadtests.report.formatting import colour, listed, milliseconds, significant, span
 from loadtests.report.page import Section, Table, Text, write_page
 from loadtests.report.results import Results, read_results
+from loadtests.report.sections import kernel_share
 from loadtests.report.summaries import Verdict
 from loadtests.report.wording import crossing, ratio
 from loadtests.run.rows import RowsError
@@ -275,10 +276,7 @@ def _table(shared: Shared, repeated: Repeated | None) -> Table:
     rows.append([Text("mode to ship"), *map(Text, answers)])
     noise = [ratio(one.noise) if one and one.noise else "no control cell" for one in shared.verdicts]
     rows.append([Text(f"{BASELINE} against itself"), *map(Text, noise)])
-    shares = [
-        _share(one.baseline.decode.index, one.baseline.decode.interval) if one else "–"
-        for one in shared.verdicts
-    ]
+    shares = [str(kernel_share(one.baseline.decode)) if one else "–" for one in shared.verdicts]
     rows.append([Text(f"kernel share of {BASELINE}'s decode"), *map(Text, shares)])
     heads, note = ["mode", *(entry.name for entry in shared.entries)], f"Lowest latency: {shared.winner}."
     if repeated:
@@ -298,7 +296,7 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
     under = [f"{significant(summary.tokens_per_second.value)} tokens/s"]
     word = ""
     if found := summary.comparison:
-        under.insert(0, f"{wording.compared(found)} over {BASELINE}, {found.word}")
+        under.insert(0, f"{ratio(found.speedup)} over {BASELINE}, {found.word}")
     if bought := shared.against_reference(mode, number):
         speed, word = bought
         name = shared.reference.letter if shared.reference else ""
@@ -310,10 +308,6 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
 def _answer(verdict: Verdict | None) -> str | None:
     choice = verdict.choice if verdict else None
     return choice.ship if choice and choice.state != "not resolved" else None
-
-
-def _share(value: float | None, interval: Interval | None) -> str:
-    return "–" if value is None else f"{value:.2f} ({share_span(interval)})"
 
 
 # Whether sweeps of one build agree.
@@ -440,7 +434,7 @@ def places_of(model: str, entries: Sequence[Entry]) -> Iterator[Place]:
             gain, starts = compared.speedup if compared else None, "one start"
         else:
             continue
-        cell = Text(named, under=(state, *([wording.ratio(gain)] if gain else []), starts))
+        cell = Text(named, under=(state, *([ratio(gain)] if gain else []), starts))
         yield Place(model, group, None if state == "not resolved" else named, cell)
 
 

@@ -27,9 +27,9 @@ import msgspec
 from loadtests.plan.cells import PlanError
 from loadtests.plan.plan_file import DTYPES
 from loadtests.run.folder import git_state, locked, now
+from loadtests.run.gates import check_rows
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import PLAN_FILE, RUN_FILE, DocumentFile, RunError, read_run
-from loadtests.run.validation import validate_folder
 from models.config import CONFIGS
 from service.parent_death import owned
 from service.records import METHOD
@@ -307,7 +307,7 @@ class FleetRun:
         if swept.exit_code not in (0, 1) or not (folder / RUN_FILE).is_file():
             return "failed", f"the sweep ended with code {swept.exit_code}: {last_line_of(folder)}"
         try:
-            gates = validate_folder(folder, read_run(folder))
+            gates = check_rows(folder).gates_of(folder, read_run(folder))
         except RowsError as error:
             return "failed", str(error)
         return "not valid" if any(gate.failed for gate in gates) else "complete", None

@@ -139,9 +139,6 @@ class RivalProcess(AbstractContextManager["RivalProcess"]):
         self._input, self._output = self._process.stdin, self._process.stdout
         self._pending = b""
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def ask(self, document: Mapping[str, object], timeout_seconds: float) -> dict[str, Any]:
         """The answer to `document`. Raises RivalError where there is none in time, or it names an error."""
         try:
@@ -181,7 +178,7 @@ class RivalProcess(AbstractContextManager["RivalProcess"]):
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return f"its process ended with code {code}: {(lines or ['it logged nothing'])[-1][:300]}"
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the process and all that it started."""
         with suppress(OSError):
             self._input.close()

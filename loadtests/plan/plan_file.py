@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from loadtests.plan.cells import BASELINE, Arrivals, Cell, Plan, PlanError
-from loadtests.plan.prompts import PromptSet
+from loadtests.plan.cells import BASELINE, Arrivals, Cell, Plan, PlanError, PromptSet
 from service.modes import default_modes, named_modes
 
 Dtype = Literal["float32", "bfloat16", "autocast-bfloat16"]

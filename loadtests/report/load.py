@@ -10,20 +10,22 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from loadtests.plan.cells import Arrivals, Cell
-from loadtests.plan.prompts import PromptSet
+from loadtests.plan.cells import Arrivals, Cell, PromptSet
 from loadtests.report.results import Results
 from service.statistics.intervals import (
     KEEPING_UP_AFTER,
+    SERVED_SHARE,
+    BoundedEstimate,
     Interval,
+    RatePoint,
     answered,
+    knee,
     mean_interval,
     quantile_interval,
     rate_interval,
     served_share,
     settling,
 )
-from service.statistics.knee import SERVED_SHARE, BoundedEstimate, RatePoint, knee
 
 Kind = Literal["e2e", "ttft", "tpot"]
 

@@ -13,8 +13,7 @@ from loadtests.report.page import Plot, Section, Table, Text
 from loadtests.report.plots import LOG_AXIS, SYMBOLS, base, line
 from loadtests.report.summaries import Summary
 from loadtests.report.wording import pair
-from service.statistics.intervals import SETTLING_SHARE, Interval, least_requests
-from service.statistics.knee import SERVED_SHARE
+from service.statistics.intervals import SERVED_SHARE, SETTLING_SHARE, Interval, least_requests
 
 
 def load_section(findings: LoadFindings) -> Section | None:

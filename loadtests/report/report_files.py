@@ -1,4 +1,4 @@
-"""`report.html` (one file, offline), `report.md`, and the CSV tables, written from a results folder."""
+"""`report.html` (one file, offline), `report.md`, the CSV tables, and what a terminal shows of a report."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Any
 
 import msgspec
 import polars as pl
+from rich.console import Console
+from rich.text import Text as Styled
 
 from loadtests.report import load_section, plots, wording
 from loadtests.report.findings import Findings
-from loadtests.report.page import Plot, write_page
-from loadtests.report.sections import context
+from loadtests.report.page import Plot, print_table, write_page
+from loadtests.report.sections import context, mode_tables
 from loadtests.report.summaries import Count, PhaseMeans, Requests, Verdict
-from loadtests.run.validation import write_validation
+from loadtests.run.gates import write_validation
 from service.statistics.choice import CONFIDENCE
 from service.statistics.intervals import Interval
 
 REPORT_FILE = "report.html"
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+FORMULA = r"^[=+\-@\t\r\n]"
 """What begins a text that a spreadsheet takes for a formula, and runs."""
 
 CELLS_FILE = "cells.csv"
@@ -59,15 +61,10 @@ def write_tables(findings: Findings) -> None:
 
 
 def write_csv(path: Path, table: pl.DataFrame) -> None:
-    """Write `table` with texts that no spreadsheet takes for a formula; numbers stay numbers."""
-    texts = pl.col(pl.String).map_elements(no_formula, return_dtype=pl.String)
+    """Write `table`, with an apostrophe before what would be a FORMULA; numbers stay numbers."""
+    texts = pl.col(pl.String).str.replace(FORMULA, "'$0")
     # Written by Python: the OSError that polars raises on a full disk has no errno.
     path.write_text(table.with_columns(texts).write_csv(), encoding="utf-8")
-
-
-def no_formula(value: object) -> object:
-    """`value`, or, of a text that begins as a formula does, with the apostrophe that makes it a text."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
@@ -185,42 +182,65 @@ def headline(findings: Findings) -> dict[str, Any]:
     }
 
 
-_OF_A_CHOICE = (
-    "effective", "fastest", "baseline", "equivalent", "unresolved", "rounds_needed", "speedup",
-    "speedup_over_eager", "payback_requests", "cold_payback_requests",
-)  # fmt: skip
-"""None where there were too few rounds for one."""
-
-
 def _batch(verdict: Verdict) -> dict[str, Any]:
+    """What is of a choice is None where there were too few rounds for one."""
     choice, shipped, decode = verdict.choice, verdict.shipped, verdict.baseline.decode
-    found: dict[str, Any] = dict.fromkeys(_OF_A_CHOICE) | {
+    plain, eager = (shipped.against_plain, shipped.comparison) if shipped else (None, None)
+    return {
+        "effective": shipped and shipped.effective,
+        "fastest": choice and choice.fastest,
+        "baseline": choice and choice.baseline,
+        "equivalent": choice and list(choice.alike),
+        "unresolved": choice and list(choice.unresolved),
+        "rounds_needed": choice and choice.rounds_needed,
+        "speedup": plain and msgspec.to_builtins(plain.speedup),
+        "speedup_over_eager": eager and msgspec.to_builtins(eager.speedup),
+        "payback_requests": shipped and _typical(shipped.payback.requests),
+        "cold_payback_requests": shipped and _typical(shipped.payback.cold_requests),
         "batch_size": verdict.batch_size,
-        "ship": None,
-        "state": "not resolved",
+        "ship": choice and choice.ship,
+        "state": choice.state if choice else "not resolved",
         "bound": decode.bound,
         "headroom": decode.headroom.value if decode.headroom else None,
         "device_bound_index": decode.index,
         "device_bound_index_interval": decode.interval and [decode.interval.low, decode.interval.high],
     }
-    if choice is None or shipped is None:
-        return found
-    plain, eager, back = shipped.against_plain, shipped.comparison, shipped.payback
-    return found | {
-        "ship": choice.ship,
-        "effective": shipped.effective,
-        "fastest": choice.fastest,
-        "baseline": choice.baseline,
-        "state": choice.state,
-        "equivalent": list(choice.alike),
-        "unresolved": list(choice.unresolved),
-        "rounds_needed": choice.rounds_needed,
-        "speedup": msgspec.to_builtins(plain.speedup) if plain else None,
-        "speedup_over_eager": msgspec.to_builtins(eager.speedup) if eager else None,
-        "payback_requests": _typical(back.requests),
-        "cold_payback_requests": _typical(back.cold_requests),
-    }
 
 
 def _typical(requests: Requests) -> int | None:
     return requests.typical if isinstance(requests, Count) else None
+
+
+# The results as a terminal shows them: failed gates first, the report's tables, then its sentences
+
+LEFT_OUT = {"first token", "requests to pay back, this start", "from an empty cache"}
+"""Columns that a narrow terminal has no room for."""
+
+
+def print_findings(findings: Findings, console: Console) -> None:
+    def say(text: str, style: str = "") -> None:
+        console.print(Styled(text, style=style), soft_wrap=True)
+
+    for gate in findings.results.failed_gates:
+        say(f"NOT VALID  {gate.name}: {gate.detail}", "bold red")
+    for gate in findings.results.warnings:
+        say(f"warning  {gate.name}: {gate.detail}", "yellow")
+    for verdict in findings.verdicts:
+        print_table(next(mode_tables(verdict, findings)), console, LEFT_OUT)
+        say(f"  → {_conclusion(verdict)}\n", "bold")
+    if section := load_section.load_section(findings.load):
+        for table in section.tables:
+            if table.title:  # without one it has details of the table before it
+                print_table(table, console)
+        say(f"{section.note}\n")
+    say(wording.headline(findings), "bold")
+    for _, sentence in wording.reasons(findings):
+        say(sentence)
+    say(wording.crossing(findings.crossover))
+
+
+def _conclusion(verdict: Verdict) -> str:
+    if verdict.choice is None:
+        return f"not resolved: {wording.gain(verdict)}"
+    found = f"{verdict.choice.state}: {verdict.choice.ship}, {wording.gain(verdict)}"
+    return "; ".join([found, *wording.certainty(verdict)])

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import msgspec
 import polars as pl
 
+from loadtests.run.gates import CheckedRows, Gate
 from loadtests.run.resumption import recover
 from loadtests.run.rows import RequestRow, RowsError, RowSources, each_row
 from loadtests.run.run_file import SweepRun, read_run
-from loadtests.run.validation import CheckedRows, Gate
 from service.records import PHASES, SIDES, Phase, PhaseTimings, SampleCounts
 
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")

@@ -249,8 +249,9 @@ class Summary:
     payback: Payback
 
     @property
-    def runs_as(self) -> str | None:
-        return self.effective if self.effective != self.cell.mode else None
+    def runs_as(self) -> str:
+        """What its mode runs as on this device, in words, where that is known to be something else."""
+        return f"runs as {self.effective}" if self.effective not in (None, self.cell.mode) else ""
 
     @property
     def phases(self) -> tuple[PhaseMeans, PhaseMeans]:

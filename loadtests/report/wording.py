@@ -7,26 +7,16 @@ from loadtests.report.findings import Findings
 from loadtests.report.formatting import counted, in_seconds, listed, milliseconds, significant, span, times
 from loadtests.report.summaries import REMEDY, Requests, Summary, Verdict
 from service.statistics.boundedness import Crossover, CrossoverSpan
-from service.statistics.choice import MARGIN, Comparison
-from service.statistics.intervals import Interval
-from service.statistics.knee import BoundedEstimate
+from service.statistics.choice import MARGIN
+from service.statistics.intervals import BoundedEstimate, Interval
 
 BUSY_NOISE = 1.25
 """Where the baseline differs from itself by this factor, the machine was busy with something else."""
 
 
-def compared(comparison: Comparison | None) -> str:
-    """'2.93× (2.81–3.05)', or a dash for what others are compared with."""
-    return "–" if comparison is None else ratio(comparison.speedup)
-
-
 def ratio(found: Interval) -> str:
+    """'2.93× (2.81–3.05)'."""
     return f"{times(found.value)} ({span(found)})"
-
-
-def runs_as(summary: Summary) -> str | None:
-    """What its mode runs as on this device, where that is something else."""
-    return f"runs as {summary.runs_as}" if summary.runs_as else None
 
 
 # The answer.

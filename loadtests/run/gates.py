@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.run.machine import marked_rounds
-from loadtests.run.rows import RequestRow
+from loadtests.run.rows import ROWS_FILE, RequestRow, each_row
 from loadtests.run.run_file import SweepRun
 from loadtests.run.schedule import Finished, Latencies, Planned, first_missing, group_name
-from loadtests.run.target import requests_by_mode
+from loadtests.run.target import read_scrapes, requests_by_mode
 from service.modes import FALLBACK
 from service.statistics.choice import EQUIVALENT, compare, is_disturbed
 from service.statistics.intervals import Interval
@@ -339,6 +340,7 @@ class Counters:
         self._sent[row.part][row.mode, row.effective_mode, row.ok] += 1
 
     def sent(self, part: int) -> int:
+        """Rows of `part` of the sweep, of whatever stage."""
         return self._sent[part].total()
 
     def gate(self, run: SweepRun, scrapes: Sequence[Scrapes]) -> Gate:
@@ -495,3 +497,80 @@ class Texts:
         usual = Counter(texts.values()).most_common(1)[0][0]
         reference = next((text for cell, text in texts.items() if cell in self._of_baseline), usual)
         return [cell for cell, text in texts.items() if text != reference]
+
+
+# All of them, and `validation.json`, which keeps them
+
+VALIDATION_FILE = "validation.json"
+
+
+class CheckedRows:
+    """What gates and resumption keep of rows that are read once: at most some 50 bytes of each."""
+
+    def __init__(self) -> None:
+        self.finished = Finished()
+        self.requests = Requests()
+        self.counters = Counters()
+        self._rate = Rate()
+        self._delay = ScheduleDelay()
+        self._texts = Texts()
+
+    def passing(self, rows: Iterable[RequestRow]) -> Iterator[RequestRow]:
+        """Yield `rows`, each added as it passes."""
+        for row in rows:
+            self.add(row)
+            yield row
+
+    def add(self, row: RequestRow) -> None:
+        for of_all in (self.finished, self.requests, self.counters):
+            of_all.add(row)
+        if row.stage == "measure" and row.open_loop:
+            self._rate.add(row)
+            self._delay.add(row)
+        if row.counts:
+            self._texts.add(row)
+
+    def gates(self, run: SweepRun, scrapes: Sequence[Scrapes]) -> list[Gate]:
+        """All gates, then all warnings; `scrapes` of /metrics by part."""
+        found = [
+            complete(run, self.finished, self.requests.failed),
+            self.requests.errors(),
+            self.counters.gate(run, scrapes),
+            self._rate.gate(),
+            client_cpu(run),
+            parity(run),
+            self._texts.gate(run),
+            control(self.finished.all_latencies(), run),
+            verdicts(run),
+            rounds(run),
+            warmup(run),
+            rounds_marked(run),
+            gaps(run),
+            self.requests.disturbed(),
+            self.requests.queue(),
+            self.requests.merged(run),
+            self.counters.fallbacks(run),
+            self._delay.gate(),
+            self.requests.rejections(run),
+            cuts(run),
+        ]
+        return sorted(found, key=lambda gate: gate.warning)
+
+    def gates_of(self, folder: Path, run: SweepRun) -> list[Gate]:
+        """As `gates`, with the scrapes of the rows' `folder`."""
+        parts = range(1, max(1, len(run.parts)) + 1)
+        return self.gates(run, [read_scrapes(folder, number) for number in parts])
+
+
+def check_rows(folder: Path) -> CheckedRows:
+    """Read the rows of a results folder once: none where no request has ended yet. Raises as `each_row`."""
+    checked = CheckedRows()
+    for row in each_row(folder) if (folder / ROWS_FILE).exists() else ():
+        checked.add(row)
+    return checked
+
+
+def write_validation(folder: Path, gates: Sequence[Gate]) -> None:
+    document = {"passed": not any(gate.failed for gate in gates), "gates": gates}
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2)
+    (folder / VALIDATION_FILE).write_bytes(text + b"\n")

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter, time
 from typing import Any, Literal, Protocol
 
-from loadtests.plan.cells import Cell, Plan, due_times
-from loadtests.plan.prompts import draw, read_prompts, select
+from loadtests.plan.cells import Cell, Plan, draw, due_times, read_prompts, select
 from loadtests.run.events import Assignment, BlockCut, RequestEnded
 from loadtests.run.exporter import Exporter, Outcome
 from loadtests.run.rows import REJECTED, LineWriter, Stage

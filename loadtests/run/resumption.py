@@ -19,12 +19,12 @@ from loadtests.run.events import (
     WarmupPassEnded,
     read_events,
 )
+from loadtests.run.gates import check_rows
 from loadtests.run.machine import clocks_file, clocks_summary
 from loadtests.run.rows import ROWS_FILE, cut_torn_line
 from loadtests.run.run_file import Client, Part, RunError, SweepRun, read_run
 from loadtests.run.schedule import Finished, is_whole
 from loadtests.run.target import linear_layout
-from loadtests.run.validation import check_rows
 
 KILLED = "no end is recorded: it is still running, was killed, or the machine went down"
 
@@ -141,7 +141,7 @@ def reopen(folder: Path, load_tests: Mapping[str, Any]) -> SweepRun:
         raise RunError(
             f"{folder} is complete: nothing is left to measure, `launchbound report {folder}` reports it"
         )
-    if failed := rows.failed:
+    if failed := rows.requests.failed:
         raise RunError(
             f"{failed} requests of {folder} failed, so that it can never be valid: run the sweep again"
         )

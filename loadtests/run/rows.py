@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, TypeVar
 
 import msgspec
@@ -159,7 +159,7 @@ def each_line(path: Path, kind: type[Document]) -> Iterator[Document]:
         raise RowsError(f"{path}, line {number}: {error}") from error
 
 
-class LineWriter:
+class LineWriter(AbstractContextManager["LineWriter"]):
     """Appends documents to a file of JSON lines; each is in the file before the call returns."""
 
     def __init__(self, path: Path) -> None:
@@ -175,12 +175,7 @@ class LineWriter:
         while line:
             line = line[self._file.write(line) :]
 
-    def __enter__(self) -> LineWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 

@@ -1,32 +1,38 @@
-"""Runs a plan against a service, or goes on with a sweep that ended early."""
+"""Runs a plan against a service, or goes on with a sweep that ended early, and says how far it is."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from rich.console import Console
 
-from loadtests.plan.cells import Plan
-from loadtests.plan.prompts import PROMPT_FILE
+from loadtests.plan.cells import PROMPT_FILE, Plan
 from loadtests.run.events import (
     EVENTS_FILE,
     Assignment,
+    BlockCut,
+    GeneratorEvent,
     GeneratorFinished,
+    GeneratorStarted,
+    InterimCheckEnded,
     PartEvent,
     RequestEnded,
+    WarmupPassEnded,
     run_load_generator,
 )
 from loadtests.run.exporter import PORT
 from loadtests.run.folder import DiskFull, disk_full_named, git_state, locked, now
+from loadtests.run.gates import CheckedRows, Gate, check_rows, write_validation
 from loadtests.run.machine import clocks_file, clocks_query, clocks_summary, off_cores, watched, weights_bytes
-from loadtests.run.progress import SweepProgress
 from loadtests.run.resumption import record, refuse_other_service, reopen, take_in_rows
 from loadtests.run.rows import ROWS_FILE, LineWriter
-from loadtests.run.run_file import INTERRUPTED, PLAN_FILE, Part, SweepRun, write_run
+from loadtests.run.run_file import INTERRUPTED, PLAN_FILE, CutBlock, Part, SweepRun, write_run
 from loadtests.run.schedule import is_whole
 from loadtests.run.target import (
     Target,
@@ -36,8 +42,96 @@ from loadtests.run.target import (
     wait_until_ready,
     without_doubles,
 )
-from loadtests.run.validation import CheckedRows, Gate, check_rows, write_validation
 from service.records import METHOD
+
+LINE_SECONDS = 5.0
+"""At most one line of progress per interval, and at least one per two intervals."""
+
+
+class SweepProgress:
+    """Shows waiting, warming up and measuring of one sweep on `console`."""
+
+    def __init__(self, console: Console, plan: Plan) -> None:
+        self._console = console
+        self._plan = plan
+        self._began, self._printed_at = monotonic(), 0.0
+        self._planned, self._measured, self._errors, self._rejected = plan.requests, 0, 0, 0
+
+    def replan(self, plan: Plan) -> None:
+        """Show another plan, before anything of it is measured."""
+        self._plan, self._planned = plan, plan.requests
+
+    def already_measured(self, run: SweepRun, requests: int) -> None:
+        """Leave out the measured `requests` of earlier parts, and what was cut from `run`."""
+        self._planned -= requests
+        self._leave_out(run.cut_visits)
+        self.print_line(f"going on: {requests} requests were measured before")
+
+    def print_line(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._printed_at = monotonic()
+
+    def waiting(self, state: str) -> None:
+        self._update(f"getting ready, {state}")
+
+    def show(self, event: GeneratorEvent | None) -> None:
+        """Show an event of the load generator; None: there was none for a second."""
+        match event:
+            case None if self._line_is_due:
+                self.print_line(f"still running, {monotonic() - self._began:.0f} s")
+            case GeneratorStarted(cpus=cpus, note=note):
+                self.print_line(f"load generator on cores {', '.join(map(str, cpus))}; {note}")
+            case WarmupPassEnded(number=number, over=over, settled=settled, reason=reason):
+                verdict = "" if not over else ("; settled" if settled else "; not settled, measuring anyway")
+                self.print_line(f"warm-up pass {number}: {reason}{verdict}")
+                self._began = monotonic()
+            case RequestEnded(stage="measure"):
+                self._measured += 1
+                self._errors += event.error is not None and not event.rejected
+                self._rejected += event.rejected
+                self._update(self._line(event))
+            case RequestEnded(stage=stage):
+                stage_name = "sampled" if stage == "sample" else "warm-up"
+                self._update(f"{stage_name} · {event.cell} {event.latency_seconds * 1e3:.1f} ms")
+            case InterimCheckEnded(look=check, requests=requests):
+                self._planned += requests
+                if requests:
+                    groups = ", ".join(check.undecided)
+                    self.print_line(f"after round {check.round} not resolved, and measured further: {groups}")
+            case BlockCut(visit=cut):
+                self._leave_out([cut])
+                self.print_line(f"round {cut.round}, {cut.cell}: cut after {cut.sent} requests, {cut.reason}")
+            case GeneratorFinished(aborted=str(reason)):
+                self.print_line(f"stopped: {reason}")
+            case GeneratorFinished():
+                spent = monotonic() - self._began
+                refused = f", {self._rejected} refused past saturation" if self._rejected else ""
+                self.print_line(
+                    f"measured {self._measured} requests in {spent:.0f} s, {self._errors} failed{refused}"
+                )
+
+    def _leave_out(self, cuts: Sequence[CutBlock]) -> None:
+        """Plan no request that is not sent because of `cuts`."""
+        requests = {cell.name: cell.requests for cell in self._plan.cells}
+        self._planned -= sum(requests[cut.cell] - cut.sent for cut in cuts)
+
+    def _line(self, event: RequestEnded) -> str:
+        errors = f", {self._errors} failed" if self._errors else ""
+        until = next((check for check in self._plan.interim_checks if check >= event.round), event.round)
+        return f"round {event.round}/{until}{errors} · {event.cell}"
+
+    def _update(self, text: str) -> None:
+        if not self._line_is_due:
+            return
+        if done := self._measured:
+            seconds = (monotonic() - self._began) * (self._planned - done) / done
+            text += f" · {done}/{self._planned} requests · about {seconds:.0f} s left"
+        self.print_line(text)
+
+    @property
+    def _line_is_due(self) -> bool:
+        return monotonic() - self._printed_at > LINE_SECONDS
+
 
 LOAD_GENERATOR_LOG = "load_generator.log"
 
@@ -253,7 +347,7 @@ class SweepPart:
     def _finish(self, before: str | None, rows: CheckedRows) -> None:
         """Scrape once the server has counted all requests, read its modes again, and write `run.json`."""
         run, part = self._run, self._part
-        part_rows = rows.sent(part.number)
+        part_rows = rows.counters.sent(part.number)
         settled_scrape(self._target, self._folder, before, part_rows, part.number, self._progress.print_line)
         run.complete = part.stopped_because is None and is_whole(run, rows.finished)
         run.stopped_because = part.stopped_because

@@ -78,18 +78,16 @@ class Target:
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of GET `path`, made now; an error is returned, not raised. Raises Unreachable."""
-        headers = {**self.headers, "Cache-Control": "no-cache"}
-        try:
-            with self._open(Request(self.url + path, headers=headers)) as answer:
-                self.replica = answer.headers.get(REPLICA_HEADER)
-                return answer.status, answer.read().decode()
-        except HTTPError as error:
-            return error.code, error.read().decode(errors="replace")
+        return self._answer(Request(self.url + path, headers={**self.headers, "Cache-Control": "no-cache"}))
 
     def post(self, path: str, body: Mapping[str, object], timeout_seconds: float) -> tuple[int, str]:
         """Status and body of POST `path` with `body` as JSON, as `get`."""
+        return self._answer(self._posting(path, body), timeout_seconds)
+
+    def _answer(self, request: Request, timeout_seconds: float | None = None) -> tuple[int, str]:
         try:
-            with self._open(self._posting(path, body), timeout_seconds) as answer:
+            with self._open(request, timeout_seconds) as answer:
+                self.replica = answer.headers.get(REPLICA_HEADER)
                 return answer.status, answer.read().decode()
         except HTTPError as error:
             return error.code, error.read().decode(errors="replace")

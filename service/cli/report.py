@@ -30,9 +30,8 @@ def conclude(folder: Path, console: Console) -> bool:
     Raises RowsError without rows, and ModuleNotFoundError without the packages of the extra `report`.
     """
     from loadtests.report.findings import Findings
-    from loadtests.report.report_files import write_report
+    from loadtests.report.report_files import print_findings, write_report
     from loadtests.report.results import read_results
-    from loadtests.report.terminal import print_findings
 
     findings = Findings(read_results(folder))
     headline = write_report(findings)

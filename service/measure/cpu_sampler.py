@@ -1,4 +1,4 @@
-"""Samples the thread that made it by a timer signal, and says of each sample what the thread was doing.
+"""Samples a thread by a timer signal and says what it was doing; counts the instructions of what it runs.
 
 The signal needs no privilege, and no system call that a container's default profile refuses. It is one method
 for x86-64 and aarch64 (docs/method.md).
@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import platform
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from service.measure.compiled_library import BuildError, compiled_library
+from service.measure.rounds import collector_off
 from service.measure.symbols import Namer, side_of
 from service.records import SIDES, Phase, SampleCounts, Side
 from service.step.buffers import LEAD_SECONDS, LEAD_STEPS, LEAD_STEPS_OF_PREFILL, TIMED_STEPS
@@ -47,7 +50,7 @@ _TIMED: dict[Phase, int] = {"decode": TIMED_STEPS, "prefill": 1}
 
 
 class SamplerError(RuntimeError):
-    """This thread cannot be sampled; the message has the reason and, where there is one, the remedy."""
+    """This thread cannot be sampled or counted; the message has the reason and, if any, the remedy."""
 
 
 class Place(NamedTuple):
@@ -190,10 +193,6 @@ class SampledSteps(NamedTuple):
     def kernel_seconds(self) -> float:
         return self.kernel_share * self.step_seconds
 
-    @property
-    def dispatch_seconds(self) -> float:
-        return (1 - self.kernel_share) * self.step_seconds
-
 
 def sample_steps(
     sampler: CpuSampler,
@@ -270,3 +269,81 @@ def _refused(code: int) -> str:
     if code == errno.EAGAIN:
         return "the system allows this user no more pending signals: raise `ulimit -i`"
     return f"the system gives this thread no timer: {os.strerror(code)}"
+
+
+# Code of the calling thread, run one instruction at a time, each counted: exact, whatever the clock does.
+# Samples say how much time a function takes, which neighbours, caches and interrupts change; a count of
+# instructions they do not. Each becomes a trap and a signal, on a virtual machine an exit as well: some
+# 15 µs there, so what is counted runs tens of thousands of times slower.
+
+CALLS_BEFORE = 20
+"""The interpreter specialises code that has run so often, and caches fill."""
+
+_MOST_ADDRESSES = 3 << 18
+
+
+class Instructions(Counter[Place]):
+    """How many instructions ran in each function."""
+
+    def of(self, side: Side) -> int:
+        return sum(count for function, count in self.items() if function.side == side)
+
+
+class InstructionCounter:
+    """Counts what the calling thread executes outside the operating system. What it starts in other threads
+    is not counted. Its library is built in `folder` at first use. Raises SamplerError where that is
+    impossible: without Linux on x86_64, without a C++ compiler, and where the system ignores the trap flag.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if sys.platform != "linux" or platform.machine() != "x86_64":
+            raise SamplerError("instructions are counted on Linux and x86_64 only")
+        try:
+            source = _SOURCE.with_name("single_step.cpp").read_text()
+            library = compiled_library(folder, "single-step", source)
+        except BuildError as error:
+            raise SamplerError(str(error)) from None
+        self._library = ctypes.PyDLL(str(library))
+        self._library.read_counts.restype = ctypes.c_int64
+        self._around = self._counted(lambda: None)
+        if not self._around:
+            raise SamplerError("this system does not stop after every instruction, as some sandboxes")
+
+    def count(self, run: Callable[[], object]) -> Instructions:
+        """The instructions of one call of `run`, without those of calling it; no garbage is collected in it.
+
+        Raises SamplerError where it runs code at more addresses than can be kept.
+        """
+        found = self._counted(run)
+        found.subtract(self._around)
+        return Instructions(+found)
+
+    def count_settled(self, run: Callable[[], object]) -> Instructions:
+        for _ in range(CALLS_BEFORE):
+            run()
+        return self.count(run)
+
+    def _counted(self, run: Callable[[], object]) -> Counter[Place]:
+        with collector_off():
+            addresses, counts = self._stepped(run)
+        places = Places()
+        found: Counter[Place] = Counter()
+        for address, count in zip(addresses.tolist(), counts.tolist(), strict=True):
+            found[places.of([address])[0]] += count
+        return found
+
+    def _stepped(self, run: Callable[[], object]) -> tuple[np.ndarray, np.ndarray]:
+        """Addresses of instructions, uint64 [n], and how often each was executed, uint64 [n]."""
+        library = self._library
+        library.begin_counting()
+        try:
+            run()
+        finally:
+            library.end_counting()
+        addresses, counts = np.zeros((2, _MOST_ADDRESSES), np.uint64)
+        seen = library.read_counts(
+            addresses.ctypes.data_as(ctypes.c_void_p), counts.ctypes.data_as(ctypes.c_void_p)
+        )
+        if seen < 0:
+            raise SamplerError(f"the code has more than {_MOST_ADDRESSES} instructions: count less of it")
+        return addresses[:seen], counts[:seen]

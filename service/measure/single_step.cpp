@@ -1,4 +1,4 @@
-// Counts the instructions of the calling thread by address: see single_step.py.
+// Counts the instructions of the calling thread by address: see cpu_sampler.py.
 
 #include <cstdint>
 #include <cstring>

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from service.measure.cases import Bench, Case
-from service.measure.cpu_sampler import CpuSampler, Place
+from service.measure.cpu_sampler import CpuSampler, InstructionCounter, Place, SamplerError
 from service.measure.rounds import Log, in_rounds
-from service.measure.single_step import InstructionCounter, SingleStepError
 from service.modes import MODES
 from service.proof.rows import NotMeasurableError, Property, Row, share_interval
 from service.proof.split import PLAIN, ServedStep, plain_modes, sampled, sampler_of
@@ -158,7 +157,6 @@ def measure_injected(bench: Bench, log: Log) -> dict[Variant, list[Injected]]:
                 "short": partial(step_sample, sampler, case, slot, short, rest),
                 "long": partial(step_sample, sampler, case, slot, long, None),
             }
-
             log(f"{kind.name} in {mode}")
             with bench.isolated():
                 seen = in_rounds(variants, ROUNDS, f"{kind.name}/{mode}", log)
@@ -185,9 +183,8 @@ def step_sample(sampler: CpuSampler, case: Case, slot: Slot, inside: Work, besid
     return Injected(found.counts, found.sampled_seconds, fmean(slot.seconds[-found.sampled :]))
 
 
-def judge_injected(found: Mapping[Variant, list[Injected]]) -> list[Row]:
+def judge_injected(found: Mapping[Variant, list[Injected]]) -> Iterator[Row]:
     """Per kind and mode, how much of what was added has arrived, paired by round."""
-    rows = []
     for kind, mode in product(KINDS, INTO):
         if (kind.name, mode, "short") not in found:
             continue
@@ -198,8 +195,7 @@ def judge_injected(found: Mapping[Variant, list[Injected]]) -> list[Row]:
         arrived = median_interval([share / whole for share, whole in zip(moved, added, strict=True)])
         step = fmean(one.step_seconds for one in short)
         note = f"{fmean(added) * 1e3:.2f} ms added to {step * 1e3:.2f} ms"
-        rows.append(ARRIVES[kind.side].within(arrived, f": {kind.name}, {mode}", note))
-    return rows
+        yield ARRIVES[kind.side].within(arrived, f": {kind.name}, {mode}", note)
 
 
 # Exact counts of the instructions of one decode step, by side. Unlike time they know no caches: where
@@ -243,7 +239,7 @@ def measure_instructions(bench: Bench, log: Log) -> dict[Step, list[Counted]]:
     modes = plain_modes(bench) + [mode for mode in STRICT[len(PLAIN) :] if mode in bench.modes]
     try:
         counter = InstructionCounter(Path(bench.settings.cache_folder))
-    except SingleStepError as error:
+    except SamplerError as error:
         raise NotMeasurableError(str(error)) from error
     batches = sorted(bench.settings.batch_sizes)
     found: dict[Step, list[Counted]] = {}
@@ -256,26 +252,24 @@ def measure_instructions(bench: Bench, log: Log) -> dict[Step, list[Counted]]:
     return found
 
 
-def judge_instructions(found: Mapping[Step, list[Counted]]) -> list[Row]:
+def judge_instructions(found: Mapping[Step, list[Counted]]) -> Iterator[Row]:
     """Kernels over eager's in the modes that run the same ones, the host's of neighbouring modes, and the
     host's of a mode at two batch sizes.
     """
     smallest = min(batch for _, batch in found)
     counted = {mode: counts[0] for (mode, batch), counts in found.items() if batch == smallest}
-    rows = []
     for mode in (mode for mode in counted if mode in PLAIN[1:]):
         kernel, eager = (counted[one].kernel for one in (mode, PLAIN[0]))
         note = f"{kernel:,} against {eager:,}, decode, {LAYERS} layer"
-        rows.append(KERNELS.exactly(kernel / eager, f" of {mode} / {PLAIN[0]}", note))
+        yield KERNELS.exactly(kernel / eager, f" of {mode} / {PLAIN[0]}", note)
     for pair in pairwise(counted):
         upper, lower = (counted[mode].host for mode in pair)
         name = f" of {pair[0]} over {pair[1]}"
-        rows.append(HOST.exactly(upper / lower, name, f"{upper:,} and {lower:,}"))
+        yield HOST.exactly(upper / lower, name, f"{upper:,} and {lower:,}")
     for (mode, batch), (large,) in found.items():
         if batch != smallest:
             name = f": {mode}, batch {batch} over {smallest}"
-            rows.append(_grows(counted[mode], large, name))
-    return rows
+            yield _grows(counted[mode], large, name)
 
 
 def _grows(small: Counted, large: Counted, name: str) -> Row:
@@ -317,9 +311,8 @@ def _places(sampler: CpuSampler, case: Case) -> Counter[Place]:
     return Counter(places)
 
 
-def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> list[Row]:
+def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> Iterator[Row]:
     """Per mode, the step with the largest share."""
-    rows = []
     for mode in dict.fromkeys(step.mode for step in found):
         steps = {step: sum(seen, Counter()) for step, seen in found.items() if step.mode == mode}
         within = {step: _but(seen, "system") for step, seen in steps.items()}
@@ -328,8 +321,7 @@ def judge_unclassified(found: Mapping[ServedStep, list[Counter[Place]]]) -> list
         step, worst = max(shares.items(), key=lambda one: one[1].high)
         where = "".join(f", {place.symbol} ({n})" for place, n in unknown[step].most_common(3))
         note = f"{step.phase}, batch {step.bucket}: {unknown[step].total()} of {worst.samples}{where}"
-        rows.append(UNKNOWN.within(worst, f": {mode}", note))
-    return rows
+        yield UNKNOWN.within(worst, f": {mode}", note)
 
 
 def _but(seen: Counter[Place], side: Side) -> Counter[Place]:

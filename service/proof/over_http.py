@@ -7,7 +7,7 @@ They send their requests from a process without torch, except the last check, wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -51,7 +51,7 @@ def measure_parts(service: RunningService, log: Log) -> dict[tuple[str, str], li
     """
     variants: dict[tuple[str, str], Callable[[], Any]] = {}
     with bare_engine(service, log) as engine, service.connection() as connection:
-        for mode in service.modes:
+        for mode in service.settings.modes:
             variants[mode, "request"] = partial(connection.generate, mode)
             variants[mode, "engine"] = partial(engine.overhead_seconds, mode)
         rounds = in_rounds(variants, PARTS_UNCOUNTED + PARTS_REQUESTS, "parts", log)
@@ -99,7 +99,8 @@ def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
 
     The two take turns request by request, so that both find the caches as a model call leaves them.
     """
-    mode = ADDED_MODE if ADDED_MODE in service.modes else service.modes[-1]
+    modes = service.settings.modes
+    mode = ADDED_MODE if ADDED_MODE in modes else modes[-1]
     found: dict[str, list[float]] = {"service": [], "bare": []}
     with service.connection() as served:
         answer, _ = served.answer(mode)
@@ -138,7 +139,7 @@ def measure_concurrency(service: RunningService, log: Log) -> dict[int, list[flo
 
     def user(requests: int) -> list[Timings]:
         with service.connection() as connection:
-            return [connection.generate(service.modes[-1]) for _ in range(requests)]
+            return [connection.generate(service.settings.modes[-1]) for _ in range(requests)]
 
     def at(users: int) -> float:
         with ThreadPoolExecutor(users) as pool:
@@ -233,7 +234,7 @@ def measure_served(service: RunningService, log: Log) -> dict[tuple[Kind, str, s
 
     Raises NotMeasurableError where the service does not sample, or too few samples fall into a request.
     """
-    modes = [mode for mode in SERVED_MODES if mode in service.modes]
+    modes = [mode for mode in SERVED_MODES if mode in service.settings.modes]
     if service.no_samples:
         raise NotMeasurableError(service.no_samples)
     # Only now: the other checks over HTTP send their requests from a process without torch.
@@ -288,9 +289,8 @@ def _here(requests: SampledRequests, kind: Kind, mode: str) -> Share:
     return Share(counts.kernel / max(samples, 1), samples)
 
 
-def judge_served(found: Mapping[tuple[Kind, str, str], list[Share]]) -> list[Row]:
+def judge_served(found: Mapping[tuple[Kind, str, str], list[Share]]) -> Iterator[Row]:
     """Per kind and mode, the difference of the shares, all rounds together."""
-    rows = []
     for kind, mode in dict.fromkeys((kind, mode) for kind, mode, _ in found):
         served, own = found[kind, mode, "service"], found[kind, mode, "process"]
         (count, total), (other, others) = (
@@ -299,8 +299,7 @@ def judge_served(found: Mapping[tuple[Kind, str, str], list[Share]]) -> list[Row
         )
         name = f": {kind.name}, {mode}, {kind.phase}, batch {BUCKET}"
         note = f"{count / total:.3f} of {total:,} samples, {other / others:.3f} of {others:,} in process"
-        rows.append(ALIKE.within(difference_of_shares(count, total, other, others), name, note))
-    return rows
+        yield ALIKE.within(difference_of_shares(count, total, other, others), name, note)
 
 
 CHECKS: dict[str, Check] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -85,12 +84,12 @@ class RequestPath:
         self.metrics.observe(timing)
         return timing
 
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Within, the steps are sampled already, as where one request follows another."""
+    def busy_seconds(self, requests: int = 1) -> float:
+        """As `_seconds` of measured ones: the steps are sampled already, as where one follows another."""
         with self._shares.sampling():
-            yield
+            found = _seconds(self.measured, requests)
         self._shares.rest()
+        return found
 
     def unmeasured(self) -> RequestTiming:
         """With instrumentation off: the same answer, and nothing is read, sampled or recorded."""
@@ -130,15 +129,10 @@ def measure_instrumentation(bench: Bench, log: Log) -> dict[str, list[float]]:
             path.measured()
             path.unmeasured()
         variants: dict[str, Callable[[], float]] = {
-            "full": partial(_busy_seconds, path, REQUESTS),
+            "full": partial(path.busy_seconds, REQUESTS),
             "off": partial(_seconds, path.unmeasured, REQUESTS),
         }
         return in_rounds(variants, INSTRUMENTATION_ROUNDS, "instrumentation", log)
-
-
-def _busy_seconds(path: RequestPath, requests: int = 1) -> float:
-    with path.busy():
-        return _seconds(path.measured, requests)
 
 
 def judge_instrumentation(found: Mapping[str, list[float]]) -> list[Row]:
@@ -207,20 +201,18 @@ def measure_minimal_loop(bench: Bench, log: Log) -> dict[tuple[str, str], list[f
                 raise RuntimeError(
                     f"{mode} gives {served!r} in the engine's loop, {alone!r} in a minimal one"
                 )
-            variants[mode, "service"] = partial(_busy_seconds, path)
+            variants[mode, "service"] = path.busy_seconds
             variants[mode, "minimal"] = partial(_seconds, loop.run)
         in_rounds(variants, UNCOUNTED, "minimal-loop uncounted", log)
         return in_rounds(variants, LOOP_ROUNDS, "minimal-loop", log)
 
 
-def judge_minimal_loop(found: Mapping[tuple[str, str], list[float]]) -> list[Row]:
-    rows = []
+def judge_minimal_loop(found: Mapping[tuple[str, str], list[float]]) -> Iterator[Row]:
     for mode in dict.fromkeys(mode for mode, _ in found):
         service, minimal = found[mode, "service"], found[mode, "minimal"]
         added = median(a - b for a, b in zip(service, minimal, strict=True))
         note = f"{added * 1e6:.0f} µs of requests of {median(minimal) * 1e3:.1f} ms"
-        rows.append(LOOP.ratio(service, minimal, f", {mode}", note))
-    return rows
+        yield LOOP.ratio(service, minimal, f", {mode}", note)
 
 
 class SampledRequests:

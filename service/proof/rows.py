@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -126,7 +126,7 @@ class Check:
     """
 
     measure: Callable[[Any, Log], dict[Any, list[Any]]]
-    judge: Callable[[dict[Any, list[Any]]], list[Row]]
+    judge: Callable[[dict[Any, list[Any]]], Iterable[Row]]
     properties: tuple[Property, ...] = ()
 
 

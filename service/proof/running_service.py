@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from itertools import count
@@ -80,9 +80,9 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class RunningService:
-    """A warm service of `settings`; `cpus` are its engine's cores, `folder` keeps its log.
+    """A warm service of `settings`, whose last mode has the shortest steps; `folder` keeps its log.
 
-    `no_samples`: why its requests are not sampled; None where they are.
+    `cpus` are its engine's cores. `no_samples`: why its requests are not sampled; None where they are.
     """
 
     url: str
@@ -90,11 +90,6 @@ class RunningService:
     cpus: list[int]
     folder: Path
     no_samples: str | None
-
-    @property
-    def modes(self) -> list[str]:
-        """As the settings name them, the one with the shortest steps last."""
-        return self.settings.modes
 
     def connection(self) -> closing[Connection]:
         return closing(Connection(self.url))
@@ -135,15 +130,13 @@ class Generation(BaseModel):
     ignore_eos: bool
 
 
-@contextmanager
-def bare_route(answer: bytes, folder: Path) -> Iterator[str]:
+def bare_route(answer: bytes, folder: Path) -> AbstractContextManager[str]:
     """Run it on this process's cores until the block ends; gives its URL. `answer` is JSON.
 
     Its output goes to `bare.log` in `folder`. Raises LaunchError where it ends before it listens.
     """
     environment = {ANSWER_VARIABLE: answer.decode()}
-    with launched((), folder / "bare.log", environment, module=["service.proof.running_service"]) as url:
-        yield url
+    return launched((), folder / "bare.log", environment, module=["service.proof.running_service"])
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ run the same ones, and on a GPU the profiler's own sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
 from random import Random
@@ -112,9 +112,8 @@ def measure_rates(bench: Bench, log: Log) -> dict[tuple[ServedStep, int], list[S
         return in_rounds(variants, RATE_ROUNDS, "rates", log)
 
 
-def judge_rates(found: Mapping[tuple[ServedStep, int], list[SampledSteps]]) -> list[Row]:
+def judge_rates(found: Mapping[tuple[ServedStep, int], list[SampledSteps]]) -> Iterator[Row]:
     """Per step, how far its share at the usual rate is from the end of the line through all rates."""
-    rows = []
     for step in dict.fromkeys(step for step, _ in found):
         seen = {rate: found[step, rate] for rate in RATES}
         shares = {rate: [one.kernel_share for one in steps] for rate, steps in seen.items()}
@@ -126,8 +125,7 @@ def judge_rates(found: Mapping[tuple[ServedStep, int], list[SampledSteps]]) -> l
         times = ", ".join(f"{ratio:.2f}" for ratio in slowed)
         at = ", ".join(f"{rate:,}" for rate in RATES)
         note = f"{shown} at {at}; steps take {times} times as long"
-        rows.append(SHIFT.within(mean_interval(shifts), f": {step}", note))
-    return rows
+        yield SHIFT.within(mean_interval(shifts), f": {step}", note)
 
 
 def beyond_none(shares: Mapping[int, float]) -> float:
@@ -181,16 +179,14 @@ def _block_seconds(case: Case) -> float:
     return taken / steps / 1e9
 
 
-def judge_background(found: Mapping[tuple[str, str], list[float]]) -> list[Row]:
+def judge_background(found: Mapping[tuple[str, str], list[float]]) -> Iterator[Row]:
     """Per mode, paired by round: of what the faster samples cost, the background's share."""
-    rows = []
     for mode in dict.fromkeys(mode for mode, _ in found):
         faster, off = found[mode, "sampled"], found[mode, "unsampled"]
         on = [plain + (sampled - plain) / FASTER for sampled, plain in zip(faster, off, strict=True)]
         rate = BACKGROUND_PER_SECOND
         note = f"{rate} samples per second of steps of {median(off) * 1e6:.0f} µs, from {FASTER * rate}"
-        rows.append(COST.ratio(on, off, f": {mode}, decode, batch 1", note))
-    return rows
+        yield COST.ratio(on, off, f": {mode}, decode, batch 1", note)
 
 
 # Modes that run the same kernels must show the same kernel time: a price of what the host does around an
@@ -270,9 +266,8 @@ def busy_for(seconds: float) -> None:
         continue
 
 
-def judge_plain(found: Mapping[ServedStep, list[SampledSteps]]) -> list[Row]:
+def judge_plain(found: Mapping[ServedStep, list[SampledSteps]]) -> Iterator[Row]:
     """Per phase and bucket, the other modes' kernel time over eager's, paired by round."""
-    rows = []
     for step in sorted(found, key=lambda step: (step.phase, step.bucket)):
         if step.mode == PLAIN[0]:
             continue
@@ -281,8 +276,7 @@ def judge_plain(found: Mapping[ServedStep, list[SampledSteps]]) -> list[Row]:
         ratios = [a / b if a > 0 and b > 0 else NO_RATIO for a, b in zip(seconds, eagers, strict=True)]
         name = f": {step.mode} / {PLAIN[0]}, {step.phase}, batch {step.bucket}"
         note = f"{median(seconds) * 1e6:.0f} µs against {median(eagers) * 1e6:.0f} µs"
-        rows.append(EQUAL.within(median_interval(ratios), name, note))
-    return rows
+        yield EQUAL.within(median_interval(ratios), name, note)
 
 
 # On a GPU: kernel time against the profiler's own sum, and graph launches
@@ -331,21 +325,21 @@ def kernel_seconds(device: torch.device, case: Case) -> tuple[float, float] | No
     return (sum(sums), table / 1e6) if sums and len(sums) == len(steps) else None
 
 
-def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> list[Row]:
+def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> Iterator[Row]:
     """Exact: both sums are over the same kernels of the same trace."""
-    rows = []
     for mode in (mode for what, mode in found if what == "kernels"):
         if sums := found["kernels", mode]:
             ours, profilers = sums
             note = f"{ours / STEPS * 1e6:.0f} µs per step"
-            rows.append(KERNELS.exactly(ours / profilers, f": {mode}", note))
+            yield KERNELS.exactly(ours / profilers, f": {mode}", note)
         else:
             reason = "which kernels are a step's is not known: the profiler lost some, or gave them wrong ids"
-            rows.append(KERNELS.not_measurable(reason, f": {mode}"))
+            yield KERNELS.not_measurable(reason, f": {mode}")
     launches = found.get(("graph_launches", REPLAYED))
     if launches is None:
-        return [*rows, GRAPHS.not_measurable(f"{REPLAYED} is not served")]
-    if not launches:
-        return [*rows, GRAPHS.not_measurable("the profiler recorded no launch call of a step")]
-    note = f"launches seen: {[round(count) for count in launches]}"
-    return [*rows, GRAPHS.exactly(launches.count(1.0), "", note)]
+        yield GRAPHS.not_measurable(f"{REPLAYED} is not served")
+    elif not launches:
+        yield GRAPHS.not_measurable("the profiler recorded no launch call of a step")
+    else:
+        note = f"launches seen: {[round(count) for count in launches]}"
+        yield GRAPHS.exactly(launches.count(1.0), "", note)

@@ -49,7 +49,16 @@ def run(settings: EngineSettings, names: list[str], write: Callable[[Event], Non
     config_of(settings.model)
     prepare_process(settings.cache_folder, settings.model)
     bench = Bench(msgspec.structs.replace(settings, batch_sizes=sorted({1, *settings.batch_sizes})))
-    write(Event(facts=machine_facts(bench)))
+    facts: dict[str, str | int] = {
+        "cpu": device_name(torch.device("cpu")),
+        "device": device_name(bench.device),
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "dtype": bench.precision.name,
+        "default_dtype": choose_precision(None, bench.device).name,
+        "linears": bench.linears.layout,
+    }
+    write(Event(facts=facts))
     for name in names:
         log = partial(_progress, write, name)
         log("begins")
@@ -59,18 +68,6 @@ def run(settings: EngineSettings, names: list[str], write: Callable[[Event], Non
 
 def _progress(write: Callable[[Event], None], name: str, text: str) -> None:
     write(Event(name, text))
-
-
-def machine_facts(bench: Bench) -> dict[str, str | int]:
-    return {
-        "cpu": device_name(torch.device("cpu")),
-        "device": device_name(bench.device),
-        "torch": str(torch.__version__),
-        "threads": torch.get_num_threads(),
-        "dtype": bench.precision.name,
-        "default_dtype": choose_precision(None, bench.device).name,
-        "linears": bench.linears.layout,
-    }
 
 
 def main(arguments: list[str]) -> int:

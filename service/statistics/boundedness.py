@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from service.statistics.intervals import Interval, mean_interval
 
@@ -124,10 +125,9 @@ def index_interval(rounds: Sequence[Split]) -> Interval | None:
 
 Bound = Literal["launch-bound", "balanced", "kernel-bound"]
 
-LAUNCH_BOUND_BELOW = 0.2
 KERNEL_BOUND_FROM = 0.5
-
-_ORDER: tuple[Bound, ...] = ("launch-bound", "balanced", "kernel-bound")
+_EDGES = (0.2, KERNEL_BOUND_FROM)
+_ORDER: tuple[Bound, ...] = get_args(Bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,19 +161,12 @@ def device_bound_index(kernel_seconds: float | None, dispatch_seconds: float | N
 
 def bound(index: float | None) -> Bound | None:
     """The class of an index: below 0.2 launch-bound, from 0.5 kernel-bound, balanced between."""
-    if index is None:
-        return None
-    if index < LAUNCH_BOUND_BELOW:
-        return "launch-bound"
-    return "kernel-bound" if index >= KERNEL_BOUND_FROM else "balanced"
+    return None if index is None else _ORDER[bisect_right(_EDGES, index)]
 
 
 def bounds_within(index: Interval) -> tuple[Bound, ...]:
     """The classes that an index's interval touches, launch-bound first."""
-    low, high = bound(max(0.0, index.low)), bound(min(1.0, index.high))
-    if low is None or high is None:
-        return ()
-    return _ORDER[_ORDER.index(low) : _ORDER.index(high) + 1]
+    return _ORDER[bisect_right(_EDGES, index.low) : bisect_right(_EDGES, index.high) + 1]
 
 
 def bound_in_words(index: Interval) -> str:
@@ -235,15 +228,14 @@ def crossover_span(index_by_batch: Mapping[int, Interval]) -> CrossoverSpan:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """One decode step under its roof: `bytes_per_step` is the least that it moves.
+    """One decode step under its roof.
 
-    `attained` is that over its kernel time, bytes per second, and `share` is `attained` over the bandwidth,
-    each with the interval that the kernel time leaves. A share above 1 says that the bytes came from a
-    faster memory than the one that was measured (caches). A low share says that something else than memory
-    bounds the kernels: arithmetic, launches between small kernels, or latency.
+    `attained` is the least that it moves over its kernel time, bytes per second, and `share` is `attained`
+    over the bandwidth, each with the interval that the kernel time leaves. A share above 1 says that the
+    bytes came from a faster memory than the one that was measured (caches). A low share says that something
+    else than memory bounds the kernels: arithmetic, launches between small kernels, or latency.
     """
 
-    bytes_per_step: float
     attained: Interval
     share: Interval
 
@@ -292,4 +284,4 @@ def roofline(bytes_per_step: float, kernel_seconds: Interval, bytes_per_second: 
     rates = [bytes_per_step / end if end > 0 else float("inf") for end in ends]
     attained = Interval(rates[0], rates[1], rates[2], kernel_seconds.samples)
     shares = [rate / bytes_per_second for rate in rates]
-    return Roofline(bytes_per_step, attained, Interval(shares[0], shares[1], shares[2], attained.samples))
+    return Roofline(attained, Interval(shares[0], shares[1], shares[2], attained.samples))

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 import launchbound
@@ -59,8 +59,7 @@ def compared(root: Path, before: str, after: str, **options: Any) -> BuildCompar
 
 
 def run(root: Path, *arguments: str) -> Any:
-    found = CliRunner().invoke(launchbound.app, ["compare", *arguments], catch_exceptions=False)
-    return found
+    return CliRunner().invoke(launchbound.app, ["compare", *arguments], catch_exceptions=False)
 
 
 def test_cells_of_equal_builds_are_matched_without_the_control_and_do_not_differ(root: Path) -> None:
@@ -108,13 +107,9 @@ def test_the_decision_is_the_exit_code_and_without_a_limit_there_is_none(
     assert (found.decision, found.exit_code) == (decision, code)
 
 
-def with_replicas(plan: Plan) -> Plan:
-    return msgspec.structs.replace(plan, replicas=True)
-
-
 UNLIKE: list[tuple[str, Callable[[SweepRun], None]]] = [
     ("the service's processor", lambda run: run.environment.update(cpu="another")),
-    ("replicas behind its address", lambda run: setattr(run, "plan", with_replicas(run.plan))),
+    ("replicas behind its address", lambda run: setattr(run, "plan", replace(run.plan, replicas=True))),
     ("its GPU", lambda run: run.environment.update(gpus=[{"name": "a GPU"}])),
     ("model hash", lambda run: run.engine.update(model_hash="another")),
     ("dtype", lambda run: run.engine.update(dtype="bfloat16")),
@@ -170,7 +165,7 @@ def test_cells_that_only_one_side_has_are_named(root: Path, tmp_path: Path) -> N
 
 def test_too_few_rounds_in_a_single_sweep_are_left_out_with_the_reason(root: Path, tmp_path: Path) -> None:
     short = tmp_path / "short"
-    make_results(short, plan=msgspec.structs.replace(PLAN, rounds=5, rounds_most=5))
+    make_results(short, plan=replace(PLAN, rounds=5, rounds_most=5))
     with pytest.raises(Unlike, match="5 rounds, at least 8"):
         compare_builds(root / "old", short)
 
@@ -223,7 +218,6 @@ def made_in(root: Path, dtype: str, relative: Mapping[str, float] = CLEAR, plan:
     """A run in `dtype`."""
     folder = make_results(root / dtype, dict(relative), plan=plan, seed=len(dtype))
     edit_run(folder, lambda run: run.engine.update(dtype=dtype))
-
     return folder
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.report.findings import Findings
-from loadtests.report.proof import BOUNDS, NOT_PROVED, SPLIT_ROWS, Proof, left_open
+from loadtests.report.findings import BOUNDS, NOT_PROVED, SPLIT_ROWS, Findings, Proof, left_open
 from loadtests.report.results import read_results
 from loadtests.report.summaries import NOTHING, Count, Summary, bucket_of, cost_of, pay_back
 from loadtests.report.wording import saved, trust, why

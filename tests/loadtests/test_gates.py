@@ -13,10 +13,9 @@ import pytest
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.report.results import read_results
-from loadtests.run.gates import MOST_DELAY, Gate
+from loadtests.run.gates import MOST_DELAY, VALIDATION_FILE, Gate
 from loadtests.run.rows import RequestRow, RowSources
 from loadtests.run.run_file import Client, CutBlock, InterimCheck, SweepRun, read_run
-from loadtests.run.validation import VALIDATION_FILE
 from tests.support.made_plans import make_report, read_rows
 from tests.support.made_results import make_results, scrape_text
 from tests.support.sweeping import validate

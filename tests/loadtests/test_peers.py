@@ -35,9 +35,9 @@ from loadtests.peers.run import (
     ReferenceRow,
     difference,
     run_peers,
+    sweep_beside,
     text_difference,
 )  # fmt: skip
-from loadtests.peers.sweep_beside import sweep_beside
 from loadtests.run.run_file import read_run
 from loadtests.run.target import Target
 from tests.support import fake_service

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import launchbound
-from loadtests.plan.cells import Cell, PlanError, due_times, order
+from loadtests.plan.cells import Cell, PlanError, due_times, order, read_prompts
 from loadtests.plan.plan_file import parse_plans, plan_of, read_plan_file, toml_of
 from loadtests.plan.presets import PRESETS
-from loadtests.plan.prompts import read_prompts
 from loadtests.run.requests import body
 from service.cli.options import EXIT_BAD_INPUT
 from service.cli.sweep import PlanOptions, chosen_plans
@@ -93,17 +92,6 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def refusal(folder: Path, text: str) -> str:
-    with pytest.raises(PlanError) as refused:
-        read_plan_file(written(folder, text))
-    return str(refused.value)
-
-
-def sweep(*options: str) -> tuple[int, str, str]:
-    shown = CliRunner().invoke(launchbound.app, ["sweep", *options])
-    return shown.exit_code, shown.stdout, shown.stderr
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_preset_written_as_a_plan_file_is_the_same_plan(preset: str, changed: bool, tmp_path: Path) -> None:
@@ -147,9 +135,10 @@ def test_what_is_wrong_is_named_with_its_file_its_place_and_a_remedy(
     tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
     assert old in SMALL
-    message = refusal(tmp_path, SMALL.replace(old, new))
-    assert message.startswith(f"{tmp_path / 'own.toml'}: ")
-    assert expected in message
+    with pytest.raises(PlanError) as refused:
+        read_plan_file(written(tmp_path, SMALL.replace(old, new)))
+    assert str(refused.value).startswith(f"{tmp_path / 'own.toml'}: ")
+    assert expected in str(refused.value)
 
 
 def test_options_replace_what_the_plan_says_and_are_kept(tmp_path: Path) -> None:
@@ -173,6 +162,6 @@ def test_options_replace_what_the_plan_says_and_are_kept(tmp_path: Path) -> None
     ],
 )
 def test_options_that_contradict_are_bad_input(options: list[str], message: str) -> None:
-    code, _, errors = sweep(*options)
-    assert code == EXIT_BAD_INPUT
-    assert message in errors
+    shown = CliRunner().invoke(launchbound.app, ["sweep", *options])
+    assert shown.exit_code == EXIT_BAD_INPUT
+    assert message in shown.stderr

@@ -27,7 +27,7 @@ from loadtests.run.run_file import Part, read_run, write_run
 from loadtests.run.target import Target
 from service.front.machine import gpus
 from service.nvml import MIG_NOTE
-from service.statistics.knee import Bounds
+from service.statistics.intervals import Bounds
 from tests.support import fake_nvml
 from tests.support.made_plans import make_report, read_rows
 from tests.support.made_results import SERVICE, Row, edit_rows, make_load, make_results

@@ -16,7 +16,7 @@ from models.transformer import Transformer
 from service.measure import rounds
 from service.measure.cases import Bench, Case, build_case
 from service.measure.rounds import OffCpuTime, isolated, paired_median_ratio
-from service.measure.step_costs import KernelTable, table_of
+from service.measure.step_costs import table_of
 from service.modes import MODES
 from service.records import PHASES, EngineSettings
 from service.step.buffers import DECODE_POSITION, allocate
@@ -150,14 +150,8 @@ def test_no_kernels_are_unknown_and_not_zero() -> None:
     assert table_of([[], []]) is None
 
 
-def table(by_step: list[list[Event]]) -> KernelTable:
-    found = table_of(by_step)
-    assert found is not None
-    return found
-
-
 def test_rows_are_per_step_and_the_longest_first() -> None:
-    found = table([MIXED, MIXED])
+    found = table_of([MIXED, MIXED])
     assert [(row.name, row.per_step) for row in found.rows] == [("large", 1), ("small", 2)]
     assert [row.seconds for row in found.rows] == pytest.approx([30e-6, 6e-6])
     assert sum(row.share for row in found.rows) == pytest.approx(1)
@@ -168,10 +162,10 @@ def test_rows_are_per_step_and_the_longest_first() -> None:
 def test_kernels_whose_long_names_differ_only_at_the_end_are_told_apart() -> None:
     common = "void at::native::vectorized_elementwise_kernel<4, " + "std::array<char*, 3ul>, " * 10
     first, second = (step(*lengths, name=common + end) for lengths, end in (((4, 4), "Add>"), ((2,), "Mul>")))
-    found = table([first + second])
+    found = table_of([first + second])
     assert [(row.name.removeprefix(common), row.per_step) for row in found.rows] == [("Add>", 2), ("Mul>", 1)]
 
 
 def test_steps_that_lost_kernels_are_left_out_and_counted() -> None:
-    found = table([step(8, 8), step(8, 8, 8), step(8, 8, 8), []])
+    found = table_of([step(8, 8), step(8, 8, 8), step(8, 8, 8), []])
     assert (found.steps, found.left_out, found.kernels) == (2, 2, 3)

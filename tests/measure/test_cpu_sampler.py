@@ -21,13 +21,14 @@ import torch
 from service.measure import cpu_sampler
 from service.measure.cpu_sampler import (
     CpuSampler,
+    InstructionCounter,
+    Instructions,
     Places,
     SamplerError,
     counts_of,
     kernel_share,
     sample_steps,
 )
-from service.measure.single_step import InstructionCounter, Instructions, SingleStepError
 
 WORK_SECONDS = 0.3
 
@@ -255,5 +256,5 @@ def test_where_instructions_cannot_be_counted_the_reason_is_given(
     spoil: Callable[[pytest.MonkeyPatch], None], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     spoil(monkeypatch)
-    with pytest.raises(SingleStepError, match=said):
+    with pytest.raises(SamplerError, match=said):
         InstructionCounter(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from loadtests.peers.run import Reference
-from loadtests.plan.prompts import read_prompts
+from loadtests.plan.cells import read_prompts
 from models import checkpoint
 from models.config import Config
 from models.hf.reference import export, make

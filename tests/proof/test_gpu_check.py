@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 
 from service.proof import gpu_check, gpu_goals
-from service.proof.gpu_check import Checked, Ended, conclude
+from service.proof.gpu_check import Checked, Ended
 from service.proof.gpu_goals import MOST_SECONDS, Records, read_records
 from service.proof.gpu_sections import watch
 from service.records import Outcome, StepProfile
@@ -205,10 +205,9 @@ def test_sections_that_are_not_timed_run_beside_each_other_and_end_apart(tmp_pat
     assert [one.how for one in found.ended] == ["done", "done", "timed out", "done"]
 
 
-def concluded(found: gpu_check.Checked, folder: Path) -> tuple[int, str]:
+def concluded(found: gpu_check.Checked, folder: Path, part: int | None = None) -> tuple[int, str]:
     out = io.StringIO()
-    code = gpu_check.conclude(found, folder, part=None, console=Console(file=out, width=150))
-    return code, out.getvalue()
+    return gpu_check.conclude(found, folder, part, Console(file=out, width=250)), out.getvalue()
 
 
 @pytest.mark.slow
@@ -244,10 +243,8 @@ def test_rows_of_an_h200_are_judged_and_fail_by_its_two_failed_goals(tmp_path: P
     for name in names[:2] + names[3:]:
         shutil.copy(RECORDED / f"{name}.jsonl", tmp_path)
     (tmp_path / "ladder.jsonl").write_bytes(gzip.decompress((RECORDED / "ladder.jsonl.gz").read_bytes()))
-    ended = [gpu_check.Ended(name, "done", "", 1.0, 1) for name in names]
-    found = gpu_check.Checked(started=0.0, seconds=300.0, cold=False, ended=ended, unwatched=None)
-    out = io.StringIO()
-    assert gpu_check.conclude(found, tmp_path, part=1, console=Console(file=out, width=150)) == 1
+    found = Checked(0.0, 300.0, False, [Ended(name, "done", "", 1.0, 1) for name in names], None)
+    assert concluded(found, tmp_path, part=1)[0] == 1
     summary = json.loads((tmp_path / "summary.json").read_text())
     fails = {goal["name"] for goal in summary["goals"] if goal["decides"] and goal["verdict"] != "pass"}
     assert fails == {"first result on disk", "tests/gpu", "instrumentation full / off, decode step"}
@@ -450,11 +447,11 @@ def test_the_summary_has_the_cells_of_a_section_that_was_killed(tmp_path: Path) 
     folder.mkdir()
     cells(folder, timed("eager", EAGER))
     killed = Checked(0.0, 1.0, True, [Ended("ladder", "timed out", "", 1.0, 4)], None)
-    out = io.StringIO()
-    assert conclude(killed, folder, None, Console(file=out, width=150)) == 1
+    code, text = concluded(killed, folder)
+    assert code == 1
     (cell,) = json.loads((folder / "summary.json").read_text())["cells"]
     assert (cell["mode"], cell["rounds"], cell["speedup"]) == ("eager", 3, 1.0)
-    assert "eager" in out.getvalue()
+    assert "eager" in text
 
 
 # Sizes, from what a section wrote that served a larger model
@@ -524,10 +521,10 @@ def test_the_summary_of_part_2_has_the_sizes_and_their_goals(tmp_path: Path) -> 
     for row in served("base", 1.2e-4, 2e-4):
         file.write(**{name: value for name, value in row.items() if name != "at"})
     checked = Checked(0.0, 1.0, True, [Ended("base", "done", "", 1.0, 4)], None)
-    out = io.StringIO()
-    assert conclude(checked, tmp_path / "check", 2, Console(file=out, width=250)) == 0
+    code, text = concluded(checked, tmp_path / "check", part=2)
+    assert code == 0
     summary = json.loads((tmp_path / "check" / "summary.json").read_text())
     (size,) = summary["sizes"]
     assert (size["model"], size["tokens_per_second"]) == ("base", pytest.approx(5000))
     assert [goal["verdict"] for goal in summary["goals"]] == [UNKNOWN, UNKNOWN, "pass"]
-    assert "62%; 83% of the measured copy bandwidth" in out.getvalue()
+    assert "62%; 83% of the measured copy bandwidth" in text

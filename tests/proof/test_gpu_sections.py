@@ -27,7 +27,6 @@ from tests.step.made import KERNELS as REPLAYED
 from tests.step.made import call, graph_id, kernel, replays
 
 KERNELS = 3
-Plain = Callable[..., EngineSettings]
 
 host_events = profiling.chrome_events
 
@@ -65,7 +64,13 @@ def with_kernels(session: Any) -> list[Event]:
 
 
 @pytest.fixture(autouse=True)
-def cpu_for_cuda(common_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def cpu_for_cuda(common_cache: Path, short_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sections serve a shallow model, and without a layout chosen by timing."""
+
+    def plain(**fields: Any) -> EngineSettings:
+        return EngineSettings(**{**fields, "model": str(short_tiny), "dtype": "float32", "linears": "aten"})
+
+    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
     threads = torch.get_num_threads()
     monkeypatch.setenv("LAUNCHBOUND_CACHE_FOLDER", str(common_cache))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(common_cache))
@@ -104,19 +109,8 @@ def on_cpu(function: Callable[..., Any], where: torch.device, *arguments: Any) -
     return function(torch.device("cpu"), *arguments)
 
 
-@pytest.fixture
-def plain(short_tiny: Path) -> Plain:
-    """Makes the settings of a section: of a shallow model, and without a layout chosen by timing."""
-
-    def made(**fields: Any) -> EngineSettings:
-        return EngineSettings(**{**fields, "model": str(short_tiny), "dtype": "float32", "linears": "aten"})
-
-    return made
-
-
 @pytest.mark.slow
-def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
-    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_sections, "BUFFER_BYTES", (2**20,))
     monkeypatch.setattr(gpu_sections, "memory_bandwidth", partial(on_cpu, gpu_sections.memory_bandwidth))
     found = rows_of(tmp_path, gpu_sections.device)
@@ -126,8 +120,7 @@ def test_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -
 
 
 @pytest.mark.slow
-def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
-    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_sections, "PROFILED_MODE", "inference_mode")
     monkeypatch.setattr(gpu_sections, "PROFILED_BATCH", 1)
     monkeypatch.setattr(gpu_sections, "METER_ROUNDS", 7)
@@ -143,8 +136,7 @@ def test_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain)
 
 
 @pytest.mark.slow
-def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain) -> None:
-    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_sections, "SIZES_MODES", ["inference_mode"])
     monkeypatch.setattr(gpu_sections, "SIZES_ROUNDS", 2)
     found = rows_of(tmp_path, lambda rows: gpu_sections.sizes(rows, "small", "1,2"))
@@ -170,8 +162,7 @@ def test_the_modes_of_the_sizes_are_modes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: Plain, dtype: str) -> None:
-    monkeypatch.setattr(gpu_sections, "EngineSettings", plain)
+def test_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     monkeypatch.setattr(gpu_sections, "LADDER_MODES", ["eager", "inference_mode"])
     monkeypatch.setattr(gpu_sections, "LADDER_BATCHES", [1, 2])
     monkeypatch.setattr(gpu_sections, "NEW_TOKENS", 64)  # beyond the least reach, as on a GPU

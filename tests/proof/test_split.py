@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,6 @@ from torch._C._autograd import DeviceType
 
 from service.measure.cpu_sampler import Place, SampledSteps, SamplerError
 from service.measure.rounds import OffCpuTime
-from service.measure.single_step import SingleStepError
 from service.proof import classes, split
 from service.proof.classes import KINDS
 from service.proof.rows import NotMeasurableError, run_check
@@ -43,18 +42,12 @@ class MadeUpCase:
 
 
 class MadeUpBench:
-    """Steps of `modes` at `batch_sizes`. `refused`: why their thread cannot be sampled."""
+    """Steps of some modes at some batch sizes. `refused`: why their thread cannot be sampled."""
 
-    def __init__(
-        self,
-        modes: Sequence[str] = ("eager", "no_grad", "inference_mode", "compiled"),
-        batch_sizes: Sequence[int] = (4, 16, 1),
-        device: str = "cpu",
-        refused: str | None = None,
-    ) -> None:
-        self.modes = list(modes)
+    def __init__(self, device: str = "cpu", refused: str | None = None) -> None:
+        self.modes = ["eager", "no_grad", "inference_mode", "compiled"]
         self.device = torch.device(device)
-        self.settings = SimpleNamespace(cache_folder="cache", batch_sizes=list(batch_sizes))
+        self.settings = SimpleNamespace(cache_folder="cache", batch_sizes=[4, 16, 1])
         self.off_cpu = OffCpuTime()
         self._refused = refused
 
@@ -66,6 +59,9 @@ class MadeUpBench:
 
     def case(self, mode: str, bucket: int, phase: Phase = "decode") -> MadeUpCase:
         return MadeUpCase(ServedStep(mode, phase, bucket))
+
+    def shallow_case(self, mode: str, *_: object) -> SimpleNamespace:
+        return SimpleNamespace(call=lambda: mode)
 
     def injected_case(self, mode: str, injected: InjectedWork) -> MadeUpCase:
         return MadeUpCase(ServedStep(mode, "decode", 1), injected)
@@ -217,19 +213,8 @@ def test_each_kind_of_work_runs_and_is_fused_where_its_mode_would(kind: classes.
 # Instructions
 
 
-class Refusing:
-    def __init__(self, folder: Path) -> None:
-        raise SingleStepError("no compiler here")
-
-
-class ShallowBench(MadeUpBench):
-    """With shallow steps."""
-
-    def __init__(self) -> None:
-        super().__init__(batch_sizes=(4, 1, 16))
-
-    def shallow_case(self, mode: str, bucket: int, phase: str, layers: int) -> SimpleNamespace:
-        return SimpleNamespace(call=lambda: mode)
+def refusing(folder: Path) -> None:
+    raise SamplerError("no compiler here")
 
 
 @pytest.fixture(autouse=True)
@@ -243,13 +228,13 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda v, m: setattr(v, "device", torch.device("cuda")), "on CUDA"),
         (lambda v, m: m.setattr(torch, "get_num_threads", lambda: 2), "serve with one"),
         (lambda v, m: setattr(v, "modes", ["no_grad", "compiled"]), "compares with eager"),
-        (lambda v, m: m.setattr(classes, "InstructionCounter", Refusing), "no compiler here"),
+        (lambda v, m: m.setattr(classes, "InstructionCounter", refusing), "no compiler here"),
     ],
 )
 def test_where_it_cannot_count_it_says_why(
-    change: Callable[[ShallowBench, pytest.MonkeyPatch], None], told: str, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[MadeUpBench, pytest.MonkeyPatch], None], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = ShallowBench()
+    bench = MadeUpBench()
     change(bench, monkeypatch)
     with pytest.raises(NotMeasurableError, match=told):
         classes.measure_instructions(bench, quiet)  # type: ignore[arg-type]
@@ -268,7 +253,8 @@ def test_the_step_with_the_largest_share_of_unknown_code_is_told_with_its_functi
         return Counter({KNOWN: 200, STRANGER: 4 * (case.named == ("compiled", "prefill", 16))})
 
     monkeypatch.setattr(classes, "_places", places)
-    rows = classes.judge_unclassified(classes.measure_unclassified(MadeUpBench(), quiet))  # type: ignore[arg-type]
+    found = classes.measure_unclassified(MadeUpBench(), quiet)  # type: ignore[arg-type]
+    rows = list(classes.judge_unclassified(found))
     assert [row.verdict for row in rows] == ["pass"] * 3 + ["undecided"]
     assert rows[-1].note == "prefill, batch 16: 20 of 1020, product (20)"
 

@@ -173,9 +173,7 @@ async def started(folder: Path, settings: dict[str, Any] | None = None) -> Async
 
 
 async def without_engine(front: Replica) -> None:
-    pid = front._state.supervisor.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    os.kill(front._state.supervisor.pid, signal.SIGKILL)
     while front._state.client.engine is not None:
         await asyncio.sleep(0)
 
@@ -204,9 +202,8 @@ def test_it_has_a_core_of_its_own_and_answers_both_ways(tmp_path: Path) -> None:
             await one.front.check_health()
             assert len(one.front.cores) == 1
             assert not is_free(one.front.cores)
-            assert (
-                CoreClaims(one.front.cores).shared == one.front.cores
-            )  # as an engine of another service sees
+            of_another_service = CoreClaims(one.front.cores)
+            assert of_another_service.shared == one.front.cores
             return one.front.cores
 
     assert is_free(asyncio.run(run()))

@@ -39,7 +39,6 @@ def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclass
     everything = kernel + host + unclassified
     low, high = wilson(host, everything)[0], wilson(host + unclassified, everything)[1]
     share = dispatch_share(kernel, host, unclassified)
-    assert share is not None
     assert (share.low, share.high) == pytest.approx(widened(low, high, UNPROVED), abs=1e-6)
 
 
@@ -54,7 +53,6 @@ def test_each_part_may_hold_some_of_the_other_however_many_samples_there_are() -
     assert high * (1 - classes) - rate == pytest.approx(0.4)  # a part of the dispatch
     assert widened(0.4, 0.4, LeftOpen(1.0, 0.0)) == (0.0, 1.0)
     many = dispatch_share(6_000_000, 4_000_000, 0)
-    assert many is not None
     assert (many.low, many.high) == pytest.approx((low, high), abs=1e-3)
 
 
@@ -91,15 +89,12 @@ def split(dispatch: float, kernel: float, reach: float = 0.0) -> Split:
 
 def test_without_scatter_the_ends_are_the_index_at_the_ends_of_the_dispatch() -> None:
     found = index_interval([split(0.4, 0.6, reach=0.25)] * 8)
-    assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx((0.6, 0.5, 0.7))
 
 
 def test_the_index_is_of_sums_one_round_leaves_it_open_and_no_time_leaves_none() -> None:
     found, alone = index_interval([split(1.0, 3.0), split(1.0, 1.0)]), index_interval([split(0.4, 0.6)])
-    assert found is not None
     assert found.value == pytest.approx(4 / 6)
-    assert alone is not None
     assert (alone.low, alone.high) == (0.0, 1.0)
     assert index_interval([]) is index_interval([split(0.0, 0.0)]) is None
 
@@ -180,13 +175,11 @@ def test_a_half_is_the_crossover_itself_and_outside_the_nearest_batch_is_named(
 
 def test_the_share_is_what_the_kernels_attain_of_the_bandwidth() -> None:
     found = roofline(1e6, Interval(1e-3, 0.8e-3, 2e-3, 9), 4e9)
-    assert found is not None
     assert found.attained.value == pytest.approx(1e9)
     ends = (found.share.value, found.share.low, found.share.high)
     assert ends == pytest.approx((0.25, 0.125, 0.3125))
     assert roofline(1e6, Interval(0.0, 0.0, 1e-3, 9), 4e9) is None
     reaching_nothing = roofline(1e6, Interval(1e-3, 0.0, 2e-3, 9), 4e9)
-    assert reaching_nothing is not None
     assert reaching_nothing.share.high == float("inf")
 
 

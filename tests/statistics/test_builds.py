@@ -1,15 +1,17 @@
-"""Two builds by their sweeps, and what several sweeps of one build say together."""
+"""Two builds by their sweeps, what several of one build say together, and the version of the method."""
 
 from __future__ import annotations
 
 import csv
 import math
+import re
 from pathlib import Path
 from random import Random
 
 import pytest
 from scipy import stats
 
+from service.records import METHOD
 from service.statistics.choice import (
     LATENCY_SCATTER,
     Difference,
@@ -21,20 +23,10 @@ from service.statistics.choice import (
     replicates,
     word_of,
 )
-from service.statistics.intervals import Interval
+from tests.statistics.test_intervals import DRAWS, FIRST, SECOND, SHORT, ends, logs
 
 NONE = Scatter(0.0)
 SAME = "no detectable difference"
-DRAWS = Random("references")
-FIRST, SECOND, SHORT = ([DRAWS.lognormvariate(0.1, 0.4) for _ in range(count)] for count in (9, 9, 4))
-
-
-def logs(values: list[float]) -> list[float]:
-    return [math.log(value) for value in values]
-
-
-def ends(interval: Interval) -> tuple[float, float]:
-    return interval.low, interval.high
 
 
 def test_builds_that_were_swept_in_turn_have_students_interval_of_their_pairs() -> None:
@@ -113,7 +105,8 @@ def test_a_drift_between_pairs_hides_no_difference_of_builds_that_were_swept_in_
     assert word_of(difference(*sides, NONE).interval()) == SAME
 
 
-FIVE = Path(__file__).parents[2] / "benchmarks" / "20261122-epyc2-30a3a3a9-five-sweeps"
+ROOT = Path(__file__).parents[2]
+FIVE = ROOT / "benchmarks" / "20261122-epyc2-30a3a3a9-five-sweeps"
 
 
 def committed() -> dict[str, dict[int, tuple[float, float]]]:
@@ -172,3 +165,9 @@ def test_the_mode_that_most_answers_are_is_named(
 def test_four_of_five_replicate() -> None:
     assert all(replicates(*one) for one in ((4, 5), (4, 4), (2, 2), (8, 10)))
     assert not any(replicates(*one) for one in ((3, 5), (3, 4), (2, 3), (1, 1)))
+
+
+def test_the_changelogs_newest_method_section_names_the_version() -> None:
+    newest = (ROOT / "CHANGELOG.md").read_text().partition("\n### Method\n")[2].partition("\n## ")[0]
+    found = re.search(r"raised where values are no longer comparable: (\d+)\.", newest)
+    assert int(found[1]) == METHOD

@@ -90,10 +90,8 @@ def test_what_says_nothing_leaves_its_ends_open_and_what_does_not_scatter_is_exa
     assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) == Interval(3.0, -math.inf, math.inf, 5)
     assert rate_interval([3], [1.5]) == Interval(2.0, -math.inf, math.inf, 1)
     single = quantile_interval([range(20)], 0.5)
-    assert single is not None
     assert ends(single) == (-math.inf, math.inf)
     beyond = quantile_interval([[1.0] * 95 + [2.0] * 5] * 7 + [[1.0] * 60 + [9.0] * 40], 0.99)
-    assert beyond is not None
     assert math.isinf(beyond.high)
     ratio = paired_ratio([1e-60, 1e60], [1.0, 1.0])
     assert (ratio.value, *ends(ratio)) == (pytest.approx(1.0), pytest.approx(0.0), math.inf)
@@ -112,7 +110,6 @@ def test_a_quantile_that_is_infinite_is_absent_and_one_below_is_not() -> None:
     """Two of eight rounds without an end: three requests in four have a latency."""
     rounds = [np.full(40, 1.0 + number / 10) for number in range(6)] + [np.full(40, np.inf)] * 2
     median = quantile_interval(rounds, 0.5)
-    assert median is not None
     assert median.value == pytest.approx(1.3, abs=0.11)
     assert quantile_interval(rounds, 0.9) is None
     assert quantile_interval([np.full(40, np.inf)] * 8, 0.5) is None
@@ -128,7 +125,6 @@ def test_a_median_of_visits_has_woodruffs_interval() -> None:
     residuals = below - below.sum() / sizes.sum() * sizes
     half = stats.t.ppf(0.975, 3) * stats.sem(residuals) / np.mean(sizes)
     found = quantile_interval(visits, 0.5)
-    assert found is not None
     assert found.value == middle
     assert ends(found) == pytest.approx(tuple(np.quantile(pooled, [0.5 - half, 0.5 + half])))
 

@@ -6,12 +6,7 @@ import math
 
 import pytest
 
-from service.statistics.knee import (
-    BoundedEstimate,
-    Bounds,
-    RatePoint,
-    knee,
-)
+from service.statistics.intervals import BoundedEstimate, Bounds, RatePoint, knee
 
 
 def ladder(*shares: float, reach: float = 0.0) -> list[RatePoint]:

@@ -16,12 +16,12 @@ import msgspec
 from loadtests.plan.cells import Cell, Plan, order
 from loadtests.plan.plan_file import plan_of
 from loadtests.plan.presets import overridden, preset_documents
+from loadtests.run.gates import check_rows, write_validation
 from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
 from loadtests.run.run_file import Client, CutBlock, RoundMachine, SweepRun, read_run, write_run
 from loadtests.run.schedule import Latencies, rounds
 from loadtests.run.series import begin_series, read_series
 from loadtests.run.target import SCRAPES_FOLDER
-from loadtests.run.validation import validate_folder, write_validation
 from service.records import METHOD
 from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status, timings
 from tests.support.made_plans import make_plan
@@ -87,7 +87,7 @@ def make_results(
     (folder / SCRAPES_FOLDER / "after.prom").write_text(
         scrape_text(Counter(row.mode for row in each_row(folder)))
     )
-    write_validation(folder, validate_folder(folder, run))
+    write_validation(folder, check_rows(folder).gates_of(folder, run))
     return folder
 
 

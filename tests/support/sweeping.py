@@ -15,11 +15,10 @@ from rich.console import Console
 
 from loadtests.plan.cells import Cell, Plan
 from loadtests.report.results import read_results
-from loadtests.run.gates import Gate
+from loadtests.run.gates import CheckedRows, Gate
 from loadtests.run.rows import ROWS_FILE, RequestRow
 from loadtests.run.run_file import SweepRun
 from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
-from loadtests.run.validation import CheckedRows
 from tests.support.fake_service import Script, fake_service
 from tests.support.made_plans import read_rows
 from tests.support.serving import PATIENCE_SECONDS, until

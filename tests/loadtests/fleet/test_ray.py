@@ -22,7 +22,7 @@ import pytest
 
 from loadtests.compare.page import FLEET_PAGE_FILE, make_fleet_picture
 from loadtests.fleet.run import LABEL, Fleet, alive, begin, installed_code, read_fleet, tasks_of
-from service.ray_cluster import connected, environment
+from service.ray_cluster import STARTS, TOO_SLOW, connected, environment
 from tests.loadtests.fleet.fake_sweep import command
 from tests.support.processes import descendants, gone, without
 from tests.support.serving import until
@@ -33,9 +33,6 @@ ENVIRONMENT = {
     "RAY_worker_niceness": "0",
 }
 STORE_BYTES = 80 * 2**20
-TRIES = 4
-_TOO_LATE = "timed out during startup"
-"""Ray gives a node 30 s to start, which may pass on a busy machine."""
 
 
 class SimulatedNodes:
@@ -103,12 +100,12 @@ def simulated_nodes() -> Iterator[SimulatedNodes]:
 
 def patiently(start: Callable[[], Any]) -> Any:
     """What `start` returns, which starts a node of Ray, tried again where that is too slow for Ray."""
-    for left in reversed(range(TRIES)):
+    for left in reversed(range(STARTS)):
         before = set(psutil.Process().children())
         try:
             return start()
         except Exception as error:
-            if _TOO_LATE not in str(error) or not left:
+            if TOO_SLOW not in str(error) or not left:
                 raise
             for child in set(psutil.Process().children()) - before:
                 for process in (*child.children(recursive=True), child):
