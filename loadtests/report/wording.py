@@ -165,7 +165,7 @@ def trust(findings: Findings) -> str:
         split = "Dispatch is measured."
     return (
         f"Measured in {starts}: an interval covers its rounds, and another start may differ by some "
-        "per cent; several starts, as by `--preset standard`, tell by how much. In at most 5 % of such "
+        "per cent; several starts, as by --preset standard, tell by how much. In at most 5 % of such "
         f"sweeps a verdict of any batch size is wrong. {split}" + "".join(noted)
     )
 

@@ -89,9 +89,11 @@ def run(clone: Path, *command: str, failed: int = 1) -> Found:
 
 
 def kept(results: Path, target: Path) -> None:
-    """Copy a results folder without its logs, in place of what was kept of it before."""
+    """Copy a results folder, in place of what was kept of it before, without what names paths of this machine:
+    logs, and the samples of a selftest.
+    """
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(results, target, ignore=shutil.ignore_patterns("*.log"))
+    shutil.copytree(results, target, ignore=shutil.ignore_patterns("*.log", "samples.jsonl"))
 
 
 def git(*arguments: str) -> str:
