@@ -89,8 +89,8 @@ def run(clone: Path, *command: str, failed: int = 1) -> Found:
 
 
 def kept(results: Path, target: Path) -> None:
-    """Copy a results folder, in place of what was kept of it before. Logs, and the samples of a selftest, name
-    paths of this machine, and are left out.
+    """Copy a results folder, in place of what was kept of it before. Logs and the samples of a selftest are
+    left out: they name paths of this machine.
     """
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(results, target, ignore=shutil.ignore_patterns("*.log", "samples.jsonl"))
