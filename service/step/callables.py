@@ -7,8 +7,8 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -160,21 +160,46 @@ def packaged_step(
 
     def step(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         nonlocal package
-        if package is None:
-            package = _package(model, options, (tokens, positions, last, cache))
         flat = [tokens, positions, last]
         for layer in cache:
             flat += layer
-        logits, greedy = package(flat)
+        if package is not None:
+            logits, greedy = package(flat)
+            return logits, greedy
+        with _unpacking():
+            package = _package(model, options, (tokens, positions, last, cache))
+            # Called here as well: on CUDA it reads a kernel from its files when it first launches it.
+            logits, greedy = package(flat)
         return logits, greedy
 
     return step
 
 
-def _package(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...]) -> Package:
-    """The step of `model` for the like of `arguments`, from the cache of compiled code or made new."""
+@contextmanager
+def _unpacking() -> Iterator[None]:
+    """Have torch unpack a package where it is removed again: a process that is ended leaves what it unpacked,
+    for `small` 0.6 GB per package, in the folder for temporary files.
+    """
+    before = os.environ.get("TMPDIR")
+    with TemporaryDirectory(dir=_package_folder()) as folder:
+        os.environ["TMPDIR"] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop("TMPDIR")
+            if before is not None:
+                os.environ["TMPDIR"] = before
+
+
+def _package_folder() -> Path:
     folder = Path(cache_dir()) / "packages"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _package(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...]) -> Package:
+    """The step of `model` for the like of `arguments`, from the cache of compiled code or made new."""
+    folder = _package_folder()
     file = folder / f"{package_identity(model, options, arguments)}.pt2"
     if not file.exists():
         with TemporaryDirectory(dir=folder) as unfinished:

@@ -112,10 +112,18 @@ def test_decode_writes_the_cache_that_the_next_step_reads() -> None:
     torch.testing.assert_close(found["aot-inductor"], found["eager"], atol=1e-5, rtol=1e-5)
 
 
-def test_a_package_is_found_again_and_not_for_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_is_found_again_and_not_for_other_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared_cache: Path
+) -> None:
     buffers = buffers_of(made())
     arguments = buffers.arguments("decode")
-    first = logits(build_step(MODES["aot-inductor"], made()), buffers, arguments, 0)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    step = build_step(MODES["aot-inductor"], made())
+    first = logits(step, buffers, arguments, 0)
+    # An engine that is ended must leave no unpacked package: torch removes its folder only at a regular exit.
+    assert not list(tmp_path.iterdir())
+    assert all(file.suffix == ".pt2" for file in (shared_cache / "packages").iterdir())
+    assert torch.equal(logits(step, buffers, arguments, 0), first)
     monkeypatch.setattr(callables, "_compile", _refuse)
     assert torch.equal(logits(build_step(MODES["aot-inductor"], made()), buffers, arguments, 0), first)
     with pytest.raises(AssertionError, match="compiled again"):
