@@ -14,8 +14,9 @@ import msgspec
 METHOD = 5
 """Raised with an entry under *Method* in CHANGELOG.md after which values are no longer comparable."""
 
-Phase = Literal["prefill", "decode"]
+Phase = Literal["prefill", "decode", "forward"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
+"""Those of a language model; `service.workloads` has those of any served model."""
 
 Side = Literal["kernel", "host", "system", "unclassified"]
 SIDES: tuple[Side, ...] = ("kernel", "host", "system", "unclassified")
@@ -168,7 +169,7 @@ class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine measured of one job.
+    """What the engine measured of one job. A phase that its workload does not have has no steps.
 
     `padded_prompt_tokens` are the tokens per row that prefill computed, `attended_tokens` the cache positions
     that attention read in the last decode step. `shared`: jobs are merged, and the phases have the whole of
@@ -176,8 +177,9 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     queue_seconds: float
-    prefill: PhaseTimings
-    decode: PhaseTimings
+    prefill: PhaseTimings = PhaseTimings(steps=0)
+    decode: PhaseTimings = PhaseTimings(steps=0)
+    forward: PhaseTimings = PhaseTimings(steps=0)
     tokenise_seconds: float
     involuntary_switches: int
     padded_prompt_tokens: int = 0
@@ -319,6 +321,8 @@ class StepBytes(msgspec.Struct, frozen=True, kw_only=True):
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     """The engine and its machine; sent once at start and again whenever a value in it changed.
 
+    `workload` is a name of `service.workloads`. Of a module `layers`, `width`, `context` and `prefill_chunk`
+    are 0, and `inputs` says what it is called on at each batch size.
     `model_revision` is the Hugging Face hub's commit, if it is a model of the hub.
     `prompt_bytes`: a prompt of more UTF-8 is refused before it is made into tokens.
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
@@ -331,6 +335,8 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
 
     pid: int
     model: str
+    workload: str = "generate"
+    inputs: str | None = None
     parameters: int
     layers: int
     width: int
@@ -405,8 +411,23 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     batching: Batching = "off"
 
 
+class ForwardWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a module is to be called on, `calls` times in a row, in place of prompts.
+
+    On inputs that it has itself for a batch of `batch_size`, by `seed`; or on `inputs`, the JSON of a list
+    or an object of nested lists, of which the engine alone knows dtypes and shapes. `outputs`: the results
+    of the last call are answered.
+    """
+
+    batch_size: int
+    seed: int = 0
+    calls: int = 1
+    inputs: bytes | None = None
+    outputs: bool = False
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
-    """One POST: a batch of prompts to be run in one mode. Validated by the front.
+    """One POST: a batch of prompts, or the inputs `forward` of a module, in one mode. Validated by the front.
 
     `id` is the front's, and unique; `request_id` the client's. A prompt is text, or its token ids, which only
     the engine can check.
@@ -417,8 +438,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     id: str = ""
     request_id: str = ""
     mode: str
-    prompts: Sequence[str | list[int]]
-    max_new_tokens: int
+    prompts: Sequence[str | list[int]] = ()
+    max_new_tokens: int = 0
+    forward: ForwardWork | None = None
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
@@ -431,6 +453,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
     alone: bool = False
     sent_ns: int
     deadline_ns: int
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.prompts) if self.forward is None else self.forward.batch_size
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
@@ -486,6 +512,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """How a job ended: exactly one per job that the engine took. `timings` is None if it never started.
 
     A `profile`, or being `sampled`, slowed it down. `kernels` and `launches`: totals of a profiled job.
+    `forward_outputs`: the JSON of what a module returned, where it was asked for.
     """
 
     id: str
@@ -498,6 +525,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     batch_bucket: int
     prompt_tokens: int = 0
     outputs: list[Output] = []
+    forward_outputs: msgspec.Raw | None = None
     timings: Timings | None = None
     kernels: int | None = None
     launches: int | None = None

@@ -91,6 +91,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     profiled: bool = False
     prefill: RowPhase | None = None
     decode: RowPhase | None = None
+    forward: RowPhase | None = None
     sources: RowSources | None = None
 
     @property
@@ -122,7 +123,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def steps(self) -> int:
-        return (self.prefill.steps if self.prefill else 0) + (self.decode.steps if self.decode else 0)
+        return sum(phase.steps for phase in (self.prefill, self.decode, self.forward) if phase)
 
 
 class RowsError(ValueError):

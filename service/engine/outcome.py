@@ -42,7 +42,7 @@ def build_outcome(
         reason=reason,
         kind=result.kind,
         problem=result.problem,
-        batch_size=len(job.prompts),
+        batch_size=job.batch_size,
         batch_bucket=result.bucket,
         prompt_tokens=result.prompt_tokens,
         outputs=result.rows.outputs() if result.rows else [],

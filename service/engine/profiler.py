@@ -75,7 +75,7 @@ class RequestProfiler:
 
         It is empty where the trace could not be written.
         """
-        rows = len(job.prompts)
+        rows = job.batch_size
         about = {"request_id": job.request_id, "mode": job.mode, "batch_size": rows, "created": time()}
         if not self.used:
             self.before_first()

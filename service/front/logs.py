@@ -148,7 +148,7 @@ class RequestLog:
             outcome=outcome,
             error=error.type,
             stream=job.stream,
-            batch_size=len(job.prompts),
+            batch_size=job.batch_size,
             total_seconds=seconds,
         )
 

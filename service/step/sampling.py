@@ -26,7 +26,7 @@ class Sampler:
     def __init__(self, job: Job, device: torch.device) -> None:
         self._top_k = job.top_k
         self._top_p = job.top_p
-        self._rows = len(job.prompts)
+        self._rows = job.batch_size
         self._temperature: Tensor | None = None
         if job.temperature >= GREEDY_BELOW:
             # Of one dimension: logits of any dtype divided by it are float32, without another operator.
