@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from models.opening import open_tokenizer, revision
 from models.served import ServedTokenizer
 from service.engine.compiler import CacheRetry, ColdStarts
 from service.engine.step_shares import StepShares
@@ -57,8 +56,8 @@ class EngineParts:
         return EngineStatus(
             pid=os.getpid(),
             model=settings.model,
-            model_hash=loaded.content_hash,
-            model_revision=revision(settings.model),
+            model_hash=loaded.opened.content_hash,
+            model_revision=loaded.opened.revision,
             parameters=loaded.parameters,
             layers=config.layers,
             width=config.width,
@@ -127,11 +126,11 @@ def build_parts(
             f"a context of {context} has no room for {DECODE_STEPS} tokens behind a chunk of {chunk}: "
             f"set LAUNCHBOUND_PREFILL_CHUNK to {max(1, chunk // 2)}"
         )
-    tokenizer = open_tokenizer(settings.model, model.config.vocabulary)
+    tokenizer = loaded.opened.tokenizer(model.config.vocabulary)
     buffers = allocate(model, settings.batch_sizes, chunk, precision.cache)
     code = code_of(settings.cache_folder, settings.model)
     sizes = (chunk, settings.context, settings.threads, settings.device)
-    key = f"{loaded.content_hash} {precision.name} {sizes}"
+    key = f"{loaded.opened.content_hash} {precision.name} {sizes}"
     shares = StepShares(code.parent, _no_samples(settings, loaded.device.type))
     warmup = Warmup(
         settings.modes,

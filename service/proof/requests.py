@@ -14,7 +14,7 @@ import torch
 from prometheus_client import CollectorRegistry
 from torch import Tensor
 
-from models.opening import open_tokenizer
+from models.opening import resolve
 from service.engine.generation import Generator, JobResult
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.outcome import build_outcome, timings
@@ -63,7 +63,7 @@ class RequestPath:
         self._mode = mode
         self._steps = {(phase, BUCKET): bench.case(mode, BUCKET, phase).step for phase in PHASES}
         config = bench.model.config
-        tokenizer = open_tokenizer(bench.settings.model, config.vocabulary)
+        tokenizer = resolve(bench.settings.model).tokenizer(config.vocabulary)
         self._generator = Generator(tokenizer, bench.buffers, config.context, LocalInbox([]))
         self._profiler = RequestProfiler(bench.device, 0, traces_folder)
         on_cuda = None if bench.device.type == "cpu" else "dispatch is measured"
@@ -161,7 +161,7 @@ class MinimalLoop:
         self._prefill = around(bench.case(mode, BUCKET, "prefill").step, "prefill")
         self._decode = around(bench.case(mode, BUCKET, "decode").step, "decode")
         self._buffers = bench.buffers[BUCKET]
-        self._tokenizer = open_tokenizer(bench.settings.model, bench.model.config.vocabulary)
+        self._tokenizer = resolve(bench.settings.model).tokenizer(bench.model.config.vocabulary)
 
     def run(self, new_tokens: int = NEW_TOKENS) -> str:
         buffers = self._buffers

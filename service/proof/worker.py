@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 import torch
 
-from models.checkpoint import config_of
+from models.checkpoint import Checkpoint
 from service.measure.cases import Bench
 from service.proof import classes, requests, split
 from service.proof.rows import Check, Event, run_check
@@ -46,7 +46,7 @@ CHECKS: dict[str, Check] = {
 def run(settings: EngineSettings, names: list[str], write: Callable[[Event], None]) -> None:
     """Run the checks called `names`, in that order. Raises ValueError for settings that cannot work."""
     # Raises for a model that is not ours: of another one no step has fewer layers.
-    config_of(settings.model)
+    Checkpoint(settings.model).config  # noqa: B018 - it raises
     prepare_process(settings.cache_folder, settings.model)
     bench = Bench(msgspec.structs.replace(settings, batch_sizes=sorted({1, *settings.batch_sizes})))
     facts: dict[str, str | int] = {

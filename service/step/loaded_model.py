@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.opening import content_hash, open_model
+from models.opening import Opened, resolve
 from models.served import Layout, Served, laid_out, lay_out, linears
 from service.machine import engine_cpus, physical_cores
 from service.records import EngineSettings, LinearLayout
@@ -52,14 +52,14 @@ def choose_precision(requested: str | None, device: torch.device) -> Precision:
 class LoadedModel:
     """`model` and what it was loaded with; it has `parameters` weights, tied ones counted once.
 
-    `content_hash` is that of the files, or of the seed.
+    `opened` is what its name stands for.
     """
 
     device: torch.device
     precision: Precision
     cpus: list[int]
     model: Served
-    content_hash: str
+    opened: Opened
     parameters: int
     linears: LinearLayout
 
@@ -76,8 +76,8 @@ def load_model(settings: EngineSettings) -> LoadedModel:
     cpus = engine_cpus(settings.cpus)
     threads = settings.threads or physical_cores(cpus)
     torch.set_num_threads(threads)
-    model = open_model(
-        settings.model,
+    opened = resolve(settings.model)
+    model = opened.model(
         max(settings.batch_sizes),
         device,
         precision.weights,
@@ -86,11 +86,10 @@ def load_model(settings: EngineSettings) -> LoadedModel:
         settings.prefill_chunk,
     )
     parameters = sum(p.numel() for p in model.parameters())
-    content = content_hash(settings.model)
-    key = f"{content} {precision.name} {threads} {device_name(device)}"
+    key = f"{opened.content_hash} {precision.name} {threads} {device_name(device)}"
     casts = precision.autocast is not None
     linears = apply_layout(model, settings.linears, settings.cache_folder, key, casts)
-    return LoadedModel(device, precision, cpus, model, content, parameters, linears)
+    return LoadedModel(device, precision, cpus, model, opened, parameters, linears)
 
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)

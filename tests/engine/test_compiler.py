@@ -23,7 +23,7 @@ from torch._dynamo.exc import Unsupported
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from models.checkpoint import build
+from models.checkpoint import Checkpoint
 from service.engine import loop as engine_run
 from service.engine import warmup
 from service.engine.compiler import CacheBroken, CacheRetry, ColdStarts, CompileCounts, unlike
@@ -323,7 +323,7 @@ def test_a_mode_keeps_its_name_where_each_step_replays_one_graph(
     status = ModeStatus(mode=mode, removes=row.removes, state="warming", effective=row.cuda.name)
     one = ConfiguredMode(row, status)
     one.steps.update({("decode", 1): replaying(decode), ("prefill", 1): replaying(prefill)})
-    buffers = allocate(build("tiny", max_batch=1), [1], prefill_chunk=32)
+    buffers = allocate(Checkpoint("tiny").build(max_batch=1), [1], prefill_chunk=32)
     verify_graph_replay(one, buffers, skips)
     assert (one.status.effective, one.status.reason) == (effective, reason)
 
@@ -412,7 +412,7 @@ Shape = tuple[int, int]
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    return build("tiny", max_batch=1)
+    return Checkpoint("tiny").build(max_batch=1)
 
 
 @pytest.fixture(scope="module")

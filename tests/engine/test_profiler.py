@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import torch
 
-from models.checkpoint import build
+from models.checkpoint import Checkpoint
 from service.engine import kernel_process, profiler
 from service.engine.generation import JobResult
 from service.engine.inbox import local_job
@@ -104,7 +104,7 @@ BUCKETS = (1, 4)
 
 @pytest.fixture(scope="module")
 def buffers() -> dict[int, Buffers]:
-    return allocate(build("tiny", max_batch=4), list(BUCKETS), prefill_chunk=64)
+    return allocate(Checkpoint("tiny").build(max_batch=4), list(BUCKETS), prefill_chunk=64)
 
 
 class FakeWarmup:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from models.config import CONFIGS
-from models.opening import open_tokenizer
+from models.opening import resolve
 from models.transformer import Transformer
 from service.engine.generation import Generator, JobResult
 from service.engine.inbox import LocalInbox, local_job
@@ -120,7 +120,7 @@ def test_a_step_is_given_a_padded_prompt_and_the_used_part_of_the_cache() -> Non
         return torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)
 
     steps: Any = {(phase, 2): partial(step, phase) for phase in seen}
-    generator = Generator(open_tokenizer("tiny", config.vocabulary), buffers, 512, LocalInbox([]))
+    generator = Generator(resolve("tiny").tokenizer(config.vocabulary), buffers, 512, LocalInbox([]))
     job = local_job("x", MODE, [[0] * 30, [0] * 30], 32, ignore_eos=True)
     generator.run(job, steps, JobResult(), new_meter(torch.device("cpu"), 2, "off"))
     assert seen == {"prefill": {(32, 64)}, "decode": {(1, 64)}}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from models.opening import open_model
+from models.opening import resolve
 from models.served import Cache
 from models.transformer import Transformer
 from service.modes import LADDER, MODES, Effect, Mode, named_modes
@@ -128,7 +128,7 @@ def test_modes_are_named_one_by_one_or_all_at_once() -> None:
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_indexes_that_a_job_left_between_two_chunks_do_not_reach_a_shorter_one(phase: Phase) -> None:
-    model = open_model("tiny", 1, torch.device("cpu"), torch.float32, torch.float32, None, 64)
+    model = resolve("tiny").model(1, torch.device("cpu"), torch.float32, torch.float32, None, 64)
     own = allocate(model, [1], 64)[1]
     own.last.fill_(own.chunk_length - 1)
     set_positions(own, phase)
