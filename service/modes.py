@@ -7,7 +7,7 @@ row into something that runs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 GradMode = Literal["enabled", "no_grad", "inference_mode"]
@@ -39,6 +39,14 @@ class Effect:
     def compiles(self) -> bool:
         """Whether a compiler makes the step, so that its kernels are fused."""
         return self.compile is not None or self.package is not None
+
+    @property
+    def is_one_graph(self) -> bool:
+        """Whether `torch.compile` is to raise where the model breaks the graph."""
+        return bool((self.compile or {}).get("fullgraph", False))
+
+    def with_breaks(self) -> Effect:
+        return replace(self, compile={**self.compile, "fullgraph": False}) if self.compile else self
 
     @property
     def cpp_wrapper(self) -> bool:
@@ -91,6 +99,10 @@ class Mode:
     def effect(self, device_type: str) -> Effect:
         """What this row does on `device_type` ('cpu' or 'cuda')."""
         return self.cuda if device_type == "cuda" else self.cpu
+
+    def with_breaks(self) -> Mode:
+        """This row for a model that cannot be compiled as one graph."""
+        return replace(self, cuda=self.cuda.with_breaks(), cpu=self.cpu.with_breaks())
 
 
 def _plain(name: str, grad_mode: GradMode, removes: str) -> Mode:

@@ -23,6 +23,7 @@ import torch
 
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
+from service.engine.parts import EngineParts
 from service.front.machine import machine
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds, paired_median_ratio
@@ -31,8 +32,8 @@ from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
 from service.records import EngineSettings, EngineStatus, Job, ModeStatus, Outcome, ToFront
 from service.step import trace
-from service.step.buffers import DECODE_POSITION, Buffers, measured_arguments, set_positions
-from service.step.callables import Step
+from service.step.buffers import DECODE_POSITION
+from service.step.callables import AnyStep
 from service.step.device_time import CudaQueue, queued_time
 from service.step.meters import Readings, new_meter
 from service.step.process_state import prepare_process
@@ -282,16 +283,15 @@ def sizes(records: Records, model: str, batches: str) -> None:
     settings = _settings(SIZES_MODES, [int(batch) for batch in batches.split(",")], model=model)
     engine = serve(records, settings, range(SIZES_ROUNDS))
     for (mode, ready), batch in product(engine.parts.warmup.ready().items(), settings.batch_sizes):
-        kernels = _kernels(engine.parts.buffers[batch], ready.steps["decode", batch])
+        kernels = _kernels(engine.parts, batch, ready.steps["decode", batch])
         records.write("kernels", model=model, mode=mode, batch=batch, kernels=kernels)
 
 
 @torch.no_grad()
-def _kernels(buffers: Buffers, step: Step) -> dict[str, object] | None:
+def _kernels(parts: EngineParts, batch: int, step: AnyStep) -> dict[str, object] | None:
     """The table of a decode step, called as the engine calls it: nothing may be compiled or captured now."""
-    set_positions(buffers, "decode")
-    call = partial(step, *measured_arguments(buffers, "decode"))
-    events = complete_events(record_steps(buffers.token.device, call, STEPS))
+    call = partial(step, *parts.workload.inputs[batch].measured("decode"))
+    events = complete_events(record_steps(parts.loaded.device, call, STEPS))
     table = table_of([work.kernels for work in match_work(events, step_marks(events))])
     return {**msgspec.to_builtins(table), "rows": table.rows[:KERNELS_KEPT]} if table else None
 

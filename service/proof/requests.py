@@ -15,8 +15,9 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor
 
 from models.opening import resolve
-from service.engine.generation import Generator, JobResult
+from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
+from service.engine.job import JobResult
 from service.engine.outcome import build_outcome, timings
 from service.engine.profiler import RequestProfiler
 from service.engine.step_shares import StepShares

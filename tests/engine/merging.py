@@ -15,8 +15,9 @@ import torch
 from models.checkpoint import TINY_FOLDER, Checkpoint
 from models.tokenizer import Tokenizer
 from service.engine.batching import Scheduler
-from service.engine.generation import Generator, JobResult
+from service.engine.generation import Generator
 from service.engine.inbox import Inbox
+from service.engine.job import JobResult
 from service.engine.job_runner import JobRunner
 from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.step_shares import StepShares

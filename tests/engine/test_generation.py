@@ -17,8 +17,9 @@ from torch.profiler import ProfilerActivity, profile
 from models.checkpoint import TINY_FOLDER, Checkpoint
 from models.tokenizer import ByteLevelStream, Tokenizer
 from service.engine import generation
-from service.engine.generation import DeviceFeed, Generator, HostFeed, JobResult, new_feed, prefill
+from service.engine.generation import DeviceFeed, Generator, HostFeed, new_feed, prefill
 from service.engine.inbox import local_job
+from service.engine.job import JobResult
 from service.engine.text import Completions, JobError, encode_prompts
 from service.modes import MODES
 from service.records import Job, Output, Token

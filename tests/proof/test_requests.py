@@ -18,8 +18,9 @@ import torch
 from models.config import CONFIGS
 from models.opening import resolve
 from models.transformer import Transformer
-from service.engine.generation import Generator, JobResult
+from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
+from service.engine.job import JobResult
 from service.front.settings import Settings
 from service.measure.cases import Bench
 from service.proof import over_http
