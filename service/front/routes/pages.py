@@ -105,14 +105,17 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             routes=app.routes,
             servers=[{"url": "/", "description": "This service."}],
             license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
-            tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         )
         document["security"] = []  # what needs a key says so itself
         limits, modes = _limits(settings), settings.modes
         served = {"mode": modes[0], "modes": modes[:2], "model": f"{model_name(settings.model)}:{modes[0]}"}
+        if not settings.workload.tokens:
+            served["batch_size"] = settings.batch_sizes[0]
+        tags: set[str] = set()
         examples = json.loads(EXAMPLES_FILE.read_text(encoding="utf-8"))
         for operation in (one for methods in document["paths"].values() for one in methods.values()):
             _make_exact(operation)
+            tags.update(operation["tags"])
             for parameter in operation.get("parameters", ()):
                 _narrow(parameter["name"], parameter.get("schema", {}), limits)
                 _describe(parameter["in"], parameter["name"], parameter)
@@ -125,9 +128,11 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             _show_answers(operation, examples[operation["operationId"]])
         for name, schema in document["components"]["schemas"].items():
             for field, of_field in schema.get("properties", {}).items():
+                _narrow(field, of_field, {"phase": limits["phase"]})
                 _describe(name, field, of_field)
         for name in FOREIGN_ERRORS:
             document["components"]["schemas"].pop(name, None)
+        document["tags"] = [{"name": name, "description": TAGS[name]} for name in TAGS if name in tags]
         app.openapi_schema = document
     return app.openapi_schema
 
@@ -145,11 +150,14 @@ def _limits(settings: Settings) -> dict[str, tuple[str, Schema]]:
     """By the name of a parameter or a field: the type that is narrowed, and what that type is narrowed by."""
     modes, most = settings.modes, settings.batch_sizes[-1]
     models = {"enum": [f"{model_name(settings.model)}:{mode}" for mode in [*modes, AUTO]]}
+    workload = settings.workload
+    sizes: Schema = {"minimum": 1, "maximum": most} if workload.tokens else {"enum": settings.batch_sizes}
     return {
         "mode": ("string", {"enum": modes}),
         "modes": ("array", {"items": {"type": "string", "enum": modes}, "uniqueItems": True}),
         "model": ("string", models),
-        "batch_size": ("integer", {"minimum": 1, "maximum": most}),
+        "batch_size": ("integer", sizes),
+        "phase": ("string", {"enum": list(workload.phases)}),
         "prompts": ("array", {"maxItems": most}),
         "prompt": ("array", {"maxItems": most}),
         "n": ("integer", {"maximum": min(most, MAX_COPIES)}),
@@ -179,7 +187,8 @@ def _body(operation: Schema) -> Schema:
 
 def _show_answers(operation: Schema, recorded: dict[str, Any]) -> None:
     """Give each form of the answer an example."""
-    said = "Answer of a service of the model tiny on a CPU; long lists and texts are cut."
+    model = "a module" if operation["operationId"].startswith("forward") else "the model tiny"
+    said = f"Answer of a service of {model} on a CPU; long lists and texts are cut."
     for kind, form in operation["responses"]["200"]["content"].items():
         form["examples"] = {"recorded": {"summary": said, "value": recorded[kind]}}
 
