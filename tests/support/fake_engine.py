@@ -340,7 +340,7 @@ class FakeEngine:
 
 
 def command_of(job: Job) -> str:
-    """The first prompt; of a module the first text that is a command in its inputs; '' where there is none."""
+    """The first prompt; of a module the first text that is a command in its inputs; else ''."""
     if job.forward is None:
         first = job.prompts[0]
         return first if isinstance(first, str) else ""
