@@ -63,10 +63,7 @@ DIRECT_ROUTES: dict[str, tuple[DirectRoute, ...]] = {
 }
 """By workload: where the latency of a request is measured in tenths of a millisecond."""
 
-OF_WORKLOADS = {
-    GENERATE.name: (generate.router, openai.router, studies.router),
-    FORWARD.name: (forward.router,),
-}
+OF_WORKLOADS = {GENERATE.name: (generate, openai, studies), FORWARD.name: (forward,)}
 """The routes that serve one kind of model only."""
 
 LAG_INTERVAL_SECONDS = 0.25
@@ -124,13 +121,13 @@ def create_app(
     # Without a key the document must not say that calls need one.
     guards = [Depends(require_key(settings))] if settings.api_key is not None else []
     v1 = APIRouter(prefix="/v1", dependencies=guards, responses=ACCESS_ERRORS)
-    for router in OF_WORKLOADS[workload]:
-        v1.include_router(router)
-    for routes in (modes, traces, runs):
-        v1.include_router(routes.router)
-    # After the others: both kinds have a comparison.
-    for router in (router for name, of in OF_WORKLOADS.items() if name != workload for router in of):
-        v1.include_router(router, dependencies=[Depends(_refuse_workload)], include_in_schema=False)
+    foreign = [routes for name, of_one in OF_WORKLOADS.items() if name != workload for routes in of_one]
+    for routes in (generate, openai, forward, modes, studies, traces, runs):
+        if routes not in foreign:
+            v1.include_router(routes.router)
+    # After the others, as both kinds have a comparison.
+    for routes in foreign:
+        v1.include_router(routes.router, dependencies=[Depends(_refuse_workload)], include_in_schema=False)
     for router in (v1, health.router, pages.router):
         app.include_router(router)
     return app

@@ -354,13 +354,13 @@ def steps_of(job: Job) -> dict[Phase, int]:
     return {"prefill": 1, "decode": job.max_new_tokens - 1}
 
 
-def outputs_of(job: Job, command: str) -> msgspec.Raw | None:
+def outputs_of(job: Job, command: str) -> bytes | None:
     """What a module returned, or at '!job' the job."""
     if job.forward is None or not job.forward.outputs:
         return None
     rows = job.forward.batch_size
     tensor = {"dtype": "float32", "shape": [rows, 2], "data": [[0.5, -1.0]] * rows}
-    return msgspec.Raw(msgspec.json.encode(job if command == "!job" else {"scores": tensor}))
+    return msgspec.json.encode(job if command == "!job" else {"scores": tensor})
 
 
 def main() -> int:

@@ -183,6 +183,7 @@ class GenerateAnswers:
 def forward_answer(state: AppState, request_id: str, asked: Asked, timing: RequestTiming) -> ForwardAnswer:
     outcome, work = timing.outcome, timing.job.forward
     assert work is not None
+    outputs = None if outcome.forward_outputs is None else msgspec.Raw(outcome.forward_outputs)
     return {
         "id": request_id,
         "model": state.settings.model,
@@ -190,7 +191,7 @@ def forward_answer(state: AppState, request_id: str, asked: Asked, timing: Reque
         "device": state.client.device,
         "batch_size": outcome.batch_size,
         "calls": work.calls,
-        "outputs": outcome.forward_outputs,
+        "outputs": outputs,
         "timings": cast(ForwardTimings, timing.parts),
     }
 
