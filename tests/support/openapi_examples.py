@@ -1,7 +1,8 @@
 """Record what the OpenAPI document shows as answers: `python -m tests.support.openapi_examples [URL]`.
 
 At URL a fresh service serves the modes eager, inference_mode and compiled, with a results folder that has one
-sweep. Without one only the answers of a module are recorded anew, by the fake engine. A list within an answer is cut to its first MOST items, a text to its first MOST_CHARACTERS.
+sweep. Without one only the answers of a module are recorded anew, by the fake engine. A list within an answer
+is cut to its first MOST items, a text to its first MOST_CHARACTERS.
 """
 
 from __future__ import annotations
@@ -53,9 +54,13 @@ def answers(http: httpx.Client) -> Iterator[tuple[str, httpx.Response]]:
 
 
 def answers_of_a_module(http: httpx.Client) -> Iterator[tuple[str, httpx.Response]]:
+    """Those that differ from a language model's."""
+    body = {"batch_size": 4, "calls": 2}
     for operation, mode in {"forward": "eager", "forward_auto": "auto"}.items():
-        body = {"batch_size": 4, "calls": 2, "outputs": True}
-        yield operation, http.post(f"/v1/modes/{mode}/forward", json=body)
+        yield f"forward/{operation}", http.post(f"/v1/modes/{mode}/forward", json={**body, "outputs": True})
+    yield "forward/compare", http.post("/v1/compare", json=body)
+    yield "forward/modes", http.get("/v1/modes")
+    yield "forward/advice", http.get("/v1/advice", params={"batch_size": 4})
 
 
 def record(recorded: dict[str, dict[str, Any]], found: Iterator[tuple[str, httpx.Response]]) -> None:

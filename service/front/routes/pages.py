@@ -19,6 +19,7 @@ from service.front.routes.state import state_of
 from service.front.schemas import MAX_COPIES
 from service.front.settings import Settings, model_name
 from service.modes import AUTO
+from service.workloads import Workload
 
 DOCS_FOLDER, LAB_FOLDER = (Path(__file__).parents[1] / name for name in ("swagger", "lab"))
 
@@ -37,7 +38,10 @@ DESCRIPTIONS = tomllib.loads(Path(__file__).with_name("descriptions.toml").read_
 TAGS: dict[str, str] = DESCRIPTIONS.pop("tags")
 
 EXAMPLES_FILE = Path(__file__).with_name("examples.json")
-"""Answers of a service by operation id and media type; `tests.support.openapi_examples` records them."""
+"""Answers of a service by operation id and media type; `tests.support.openapi_examples` records them.
+
+What a module answers otherwise than a language model stands under `forward/` and the operation id.
+"""
 
 router = APIRouter(include_in_schema=False)
 
@@ -125,7 +129,7 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             for example in _body(operation).get("examples", ()):
                 example.update({name: value for name, value in served.items() if name in example})
             _correct_answers(operation)
-            _show_answers(operation, examples[operation["operationId"]])
+            _show_answers(operation, examples, settings.workload)
         for name, schema in document["components"]["schemas"].items():
             for field, of_field in schema.get("properties", {}).items():
                 _narrow(field, of_field, {"phase": limits["phase"]})
@@ -185,9 +189,11 @@ def _body(operation: Schema) -> Schema:
     return schema
 
 
-def _show_answers(operation: Schema, recorded: dict[str, Any]) -> None:
-    """Give each form of the answer an example."""
-    model = "a module" if operation["operationId"].startswith("forward") else "the model tiny"
+def _show_answers(operation: Schema, examples: dict[str, Any], workload: Workload) -> None:
+    """Give each form of the answer an example: of this workload, where its answers are recorded apart."""
+    name = operation["operationId"]
+    own = examples.get(f"{workload.name}/{name}")
+    recorded, model = (examples[name], "the model tiny") if own is None else (own, "a module")
     said = f"Answer of a service of {model} on a CPU; long lists and texts are cut."
     for kind, form in operation["responses"]["200"]["content"].items():
         form["examples"] = {"recorded": {"summary": said, "value": recorded[kind]}}
