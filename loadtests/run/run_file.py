@@ -10,6 +10,8 @@ import msgspec
 
 from loadtests.plan.cells import Plan
 from loadtests.run.rows import RowsError
+from loadtests.run.target import workload_of
+from service.workloads import Workload
 
 Document = TypeVar("Document", bound=msgspec.Struct)
 
@@ -177,6 +179,10 @@ class SweepRun(msgspec.Struct, kw_only=True):
     overrides: dict[str, Any] = {}
     plan_from_file: bool = False
     parts: list[Part] = []
+
+    @property
+    def workload(self) -> Workload:
+        return workload_of(self.engine)
 
     def mode(self, name: str) -> dict[str, Any]:
         """The status of one mode; empty where it is unknown."""
