@@ -149,7 +149,7 @@ def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str, s
     name = shipped.cell.mode
     under = [shipped.runs_as]
     if name not in shown and (mode := MODES.get(name)):
-        under.append(mode.effect(findings.results.device).in_pytorch(mode.grad_mode))
+        under.append(findings.results.run.effect(mode).in_pytorch(mode.grad_mode))
         shown.add(name)
     if shipped.disturbed or plain.disturbed:
         under.append("disturbed: the engine was preempted while this was measured")

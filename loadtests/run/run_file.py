@@ -11,6 +11,7 @@ import msgspec
 from loadtests.plan.cells import Plan
 from loadtests.run.rows import RowsError
 from loadtests.run.target import workload_of
+from service.modes import Effect, Mode
 from service.workloads import Workload
 
 Document = TypeVar("Document", bound=msgspec.Struct)
@@ -187,6 +188,12 @@ class SweepRun(msgspec.Struct, kw_only=True):
     def mode(self, name: str) -> dict[str, Any]:
         """The status of one mode; empty where it is unknown."""
         return next((mode for mode in self.modes or self.modes_before if mode["mode"] == name), {})
+
+    def effect(self, mode: Mode) -> Effect:
+        """What `mode` did: by the ladder, and with breaks where its compiler left the graph."""
+        effect = mode.effect(self.engine.get("device", "cpu"))
+        breaks = effect.compile is not None and self.mode(mode.name).get("graph_breaks")
+        return effect.with_breaks if breaks else effect
 
 
 _RUN = DocumentFile(
