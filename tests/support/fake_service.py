@@ -27,8 +27,8 @@ class Script:
 
     `odd_mode` writes other texts than the rest; `auto` runs `compiled`. With `service_seconds` requests run
     one after another and take at least so long.
-    `replica`: the name of the replica that a proxy has answer. With `module` it serves one, whose answers have
-    `short` calls less than asked for.
+    `replica`: the name of the replica that a proxy has answer. With `module` it serves one, whose
+    answers have up to `short` calls less than asked for.
     """
 
     states: list[str] = field(default_factory=lambda: ["ready"])
@@ -226,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
             "id": self.headers["X-Request-ID"], "model": MODULE["model"], "device": "cpu",
             "mode": {"requested": requested, "effective": effective, "reason": None}, "batch_size": batch,
             "calls": calls, "outputs": None,
-            "timings": timings_of_calls(mode, batch, calls - self.script.short),
+            "timings": timings_of_calls(mode, batch, max(1, calls - self.script.short)),
         }  # fmt: skip
 
 

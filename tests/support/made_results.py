@@ -150,7 +150,7 @@ BATCHES = (1, 4, 16)
 
 
 def make_module(folder: Path, calls: int = 4, **options: Any) -> Path:
-    """The sweep of a module by the preset quick, `calls` at batch 1 and a half and a quarter of that above."""
+    """A module's sweep by the preset quick, with `calls` at batch 1, a half at 4, a quarter at 16."""
     plan = make_plan("quick", 1).of_calls({1: calls, 4: calls // 2, 16: calls // 4})
     return make_results(folder, plan=plan, **options)
 
