@@ -302,7 +302,7 @@ def _speed(summary: Summary, plain: str) -> list[Text]:
         Text(latency(summary), span(summary.latency, 1e3)),
         compared(summary.against_plain),
         *([] if plain == BASELINE else [compared(summary.comparison, with_word=not control)]),
-        *([Text(milliseconds(token and token.value))] if summary.words.has_tokens else []),
+        *([Text(milliseconds(token.value if token else None))] if summary.words.has_tokens else []),
         Text(significant(summary.throughput.value)),
         Text("" if control else _requests(back.requests), under=lines(cache)),
         Text("" if control else _requests(back.cold_requests)),

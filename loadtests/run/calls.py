@@ -77,7 +77,7 @@ class _Probe:
         return period / calls
 
 
-def until_counted(target: Target, requests: int) -> None:
+def until_counted(target: Target, requests: float) -> None:
     """Return once the server has counted so many `requests`, or has had the time to."""
     deadline = monotonic() + COUNTED_WITHIN_SECONDS
     while total_requests(target.metrics()) < requests and monotonic() < deadline:

@@ -146,10 +146,10 @@ def test_a_module_is_run_reported_and_exported(
         compile(text, str(path), "exec")
         assert f"inputs({batch}, 0)" in text
         assert "torch.compile(model, fullgraph=True, dynamic=False)" in text
-    assert read_run(Path("o")).service == {
-        "options": {"model": name, "modes": "eager,inference_mode,compiled", "batch_sizes": "1,4"},
-        "environment": {},
-    }
+    service = read_run(Path("o")).service or {}
+    assert service["options"] == {
+        "model": name, "modes": "eager,inference_mode,compiled", "batch_sizes": "1,4",
+    }  # fmt: skip
 
 
 def test_a_program_has_the_time_that_was_reported_and_the_breaks_that_the_compiler_met(
