@@ -282,12 +282,12 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 """By a pattern of the error's type and text: what to do."""
 
 
-def explain(error: BaseException) -> str:
-    """What a user's code raised, in one line: the error, where in that code, and, where known, the remedy."""
+def explain(error: BaseException, otherwise: str = "correct that") -> str:
+    """What a user's code raised, in one line: the error, where in that code, the remedy or `otherwise`."""
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     text = " ".join(message.split())[:300].replace(PREFIX, "")
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), "correct that")
+    remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), otherwise)
     return f"{said}{_where(error)}: {remedy}"
 
 

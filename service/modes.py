@@ -45,9 +45,6 @@ class Effect:
         """Whether `torch.compile` is to raise where the model breaks the graph."""
         return bool((self.compile or {}).get("fullgraph", False))
 
-    def with_breaks(self) -> Effect:
-        return replace(self, compile={**self.compile, "fullgraph": False}) if self.compile else self
-
     @property
     def cpp_wrapper(self) -> bool:
         """Whether `torch.compile` has what calls its kernels generated in C++, not in Python."""
@@ -56,7 +53,7 @@ class Effect:
     @property
     def with_breaks(self) -> Effect:
         """The same of a model that no single graph holds: its compiler may leave the graph."""
-        return replace(self, compile={**(self.compile or {}), "fullgraph": False})
+        return replace(self, compile={**self.compile, "fullgraph": False}) if self.compile else self
 
     def in_pytorch(self, grad_mode: GradMode) -> str:
         """The PyTorch that does the same in a program of one's own: `with torch.inference_mode(): …`."""
@@ -107,7 +104,7 @@ class Mode:
 
     def with_breaks(self) -> Mode:
         """This row for a model that cannot be compiled as one graph."""
-        return replace(self, cuda=self.cuda.with_breaks(), cpu=self.cpu.with_breaks())
+        return replace(self, cuda=self.cuda.with_breaks, cpu=self.cpu.with_breaks)
 
 
 def _plain(name: str, grad_mode: GradMode, removes: str) -> Mode:

@@ -144,7 +144,8 @@ def not_one_graph(error: Unsupported, plain: Sequence[str]) -> str:
 class GraphBreaks:
     """Where a mode's callables break the graph, as Dynamo lists it between `begin` and `end`.
 
-    `count` is the most that one callable has.
+    `count` is the most that one callable has: one less than its graphs, and at least one per line, as what
+    follows a break need not be compiled.
     """
 
     def __init__(self) -> None:
@@ -155,10 +156,11 @@ class GraphBreaks:
     def begin(self) -> None:
         self._listed = len(graph_break_reasons)
 
-    def end(self) -> None:
-        found = [_place(one.user_stack) for one in graph_break_reasons[self._listed :]]
-        self.count = max(self.count, len(found))
-        self.places += [place for place in dict.fromkeys(found) if place not in self.places]
+    def end(self, graphs: int) -> None:
+        """`graphs` were compiled since `begin`."""
+        found = dict.fromkeys(_place(one.user_stack) for one in graph_break_reasons[self._listed :])
+        self.count = max(self.count, graphs - 1, len(found))
+        self.places += [place for place in found if place not in self.places]
 
     def __str__(self) -> str:
         times = "once" if self.count == 1 else f"{self.count} times"

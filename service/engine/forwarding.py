@@ -29,8 +29,6 @@ MOST_OUTPUT_NUMBERS = 1_000_000
 class Forwarder:
     """Runs one job at a time, on the static inputs of its batch size."""
 
-    less = "a smaller batch"
-
     def __init__(
         self, inputs: Mapping[int, ModuleInputs], device: torch.device, inbox: Inbox | LocalInbox
     ) -> None:
@@ -141,7 +139,7 @@ class Forwarder:
         return {}
 
 
-def _encoded(output: Any) -> msgspec.Raw:  # noqa: ANN401 - whatever a module returns
+def _encoded(output: Any) -> bytes:  # noqa: ANN401 - whatever a module returns
     """Raises JobError for more numbers than an answer holds."""
     numbers = sum(leaf.numel() for _, leaf in leaves(output, "output") if isinstance(leaf, Tensor))
     if numbers > MOST_OUTPUT_NUMBERS:
@@ -151,4 +149,4 @@ def _encoded(output: Any) -> msgspec.Raw:  # noqa: ANN401 - whatever a module re
             "leave outputs out, or send a smaller batch",
             "outputs",
         )
-    return msgspec.Raw(as_json(output))
+    return as_json(output)

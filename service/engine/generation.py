@@ -34,8 +34,6 @@ SAMPLING: tuple[dict[str, Any], ...] = (
 class Generator:
     """Runs one job at a time; holds what all share: tokenizer, inbox, and a feed per batch bucket."""
 
-    less = "fewer prompts or tokens"
-
     def __init__(
         self, tokenizer: ServedTokenizer, buffers: dict[int, Buffers], context: int, inbox: Inbox | LocalInbox
     ) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, get_args
 
-import msgspec
-
 from service.engine.inbox import Inbox, LocalInbox
 from service.engine.text import Completions
 from service.records import Job, OutcomeKind, Phase, Problem, StepProfile
@@ -38,7 +36,7 @@ class JobResult:
     padded_prompt_tokens: int = 0
     attended_tokens: int = 0
     rows: Completions | None = None
-    forward_outputs: msgspec.Raw | None = None
+    forward_outputs: bytes | None = None
     workload: Workload = GENERATE
     prefill: Readings = field(default_factory=Readings)
     decode: Readings = field(default_factory=Readings)
@@ -92,9 +90,7 @@ class JobWatch:
 
 
 class JobWork(Protocol):
-    """Runs the jobs of a workload, one at a time. `less`: what to send where memory is not enough."""
-
-    less: str
+    """Runs the jobs of a workload, one at a time."""
 
     def run(
         self, job: Job, steps: Mapping[tuple[Phase, int], AnyStep], result: JobResult, meter: Meter

@@ -89,12 +89,14 @@ class JobRunner:
         """Record in `results` what a step, or a job's arguments, raised; the loss of the device is raised."""
         if is_device_lost(error):
             raise error
+        results = list(results)
         kind: OutcomeKind = "error"
         problem = Problem(type="internal", message=reason(error))
         if isinstance(error, JobError):
             problem = error.problem
         elif is_out_of_memory(error):
-            message = f"the device is out of memory: send {self.generator.less} ({error})"
+            smaller = next(iter(results)).workload.smaller
+            message = f"the device is out of memory: send {smaller} ({error})"
             kind, problem = "oom", Problem(type="out_of_memory", message=message)
             free_memory(error)
         elif is_recompile_error(error):

@@ -27,7 +27,7 @@ from service.modes import MODES, Effect, Mode
 from service.records import Attention, Compilation, ModeStatus, Phase
 from service.step.buffers import CALLS_TO_CAPTURE, StepArguments, StepInputs
 from service.step.callables import AnyStep
-from service.step.device import free_memory, is_device_lost, reason
+from service.step.device import free_memory, is_device_lost
 from service.step.graphs import counted_replays
 from service.step.process_state import resident_bytes
 
@@ -156,7 +156,7 @@ class Warmup:
         except Exception as error:
             if is_device_lost(error):
                 raise  # for every mode: the front starts a new engine
-            self._fail(configured, reason(error))
+            self._fail(configured, self._workload.reason(error))
             free_memory(error)
 
     def _fail(self, configured: ConfiguredMode, detail: str) -> None:
@@ -245,9 +245,10 @@ class Warmup:
             if configured.breaks is not None:
                 configured.breaks.begin()
             first = self._first_call(step, phase, bucket)
-            configured.first_graphs += misses.increase().graphs
+            graphs = misses.increase().graphs
+            configured.first_graphs += graphs
             if configured.breaks is not None:
-                configured.breaks.end()
+                configured.breaks.end(graphs)
             shapes = self._later_calls(effect, step, phase, bucket)
             configured.captures += shapes if effect.graph_replay else 0
             if effect.compiles:

@@ -10,6 +10,7 @@ import torch
 
 from models.naming import names_module
 from models.served import ServedTokenizer
+from models.workload import explain
 from service.engine.forwarding import Forwarder
 from service.engine.generation import Generator
 from service.engine.inbox import Inbox, LocalInbox
@@ -19,6 +20,7 @@ from service.modes import Mode
 from service.records import Attention, EngineSettings, LinearLayout, Parity, Phase
 from service.step.buffers import Buffers, StepInputs, allocate
 from service.step.callables import AnyStep, build_step, step_of
+from service.step.device import reason
 from service.step.loaded_model import LoadedModel, LoadedModule, Precision, load_model, load_module
 from service.step.module_inputs import ModuleInputs
 from service.step.module_parity import ModuleParityCheck
@@ -75,6 +77,9 @@ class ServedWorkload(Protocol):
     def described(self) -> dict[str, Any]:
         """Its fields of `EngineStatus`."""
 
+    def reason(self, error: Exception) -> str:
+        """Why a mode failed that raised `error`."""
+
     @property
     def weight_bytes(self) -> int:
         """Of what a step reads of the weights."""
@@ -115,6 +120,9 @@ class Generate:
 
     def jobs(self, inbox: Inbox | LocalInbox) -> Generator:
         return Generator(self.tokenizer, self.inputs, self.loaded.model.config.context, inbox)
+
+    def reason(self, error: Exception) -> str:
+        return reason(error)
 
     def described(self) -> dict[str, Any]:
         model, config = self.loaded.model, self.loaded.model.config
@@ -170,6 +178,9 @@ class Forward:
 
     def jobs(self, inbox: Inbox | LocalInbox) -> Forwarder:
         return Forwarder(self.inputs, self.loaded.device, inbox)
+
+    def reason(self, error: Exception) -> str:
+        return explain(error, otherwise="leave the mode out")
 
     def described(self) -> dict[str, Any]:
         inputs = "; ".join(f"batch {batch}: {own}" for batch, own in sorted(self.inputs.items()))
