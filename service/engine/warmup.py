@@ -10,6 +10,7 @@ import msgspec
 from torch._dynamo.exc import Unsupported
 
 from service.engine.compiler import (
+    BREAKS,
     CacheBroken,
     CacheRetry,
     ColdStarts,
@@ -118,7 +119,7 @@ class Warmup:
                     try:
                         seconds = self._first_call(step, phase, bucket)
                         self._later_calls(effect, step, phase, bucket)
-                    except Unsupported:
+                    except BREAKS:
                         yield name, None  # the engine says so of the mode, or compiles it with breaks
                         continue
                     yield name, seconds if misses.increase().cache_misses > 0 else None
@@ -215,7 +216,7 @@ class Warmup:
         before = read_compile_counts()
         try:
             return (yield from self._capture(configured)), before
-        except Unsupported:
+        except BREAKS:
             if not (self._workload.may_break and self.effect(configured).is_one_graph):
                 raise
         configured.mode = configured.mode.with_breaks()

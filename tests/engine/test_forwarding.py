@@ -106,12 +106,13 @@ def test_a_module_serves_in_five_modes_in_parity_with_the_trees_that_it_takes_an
 
 @pytest.mark.slow
 @pytest.mark.compiles
-def test_a_mode_breaks_the_graph_where_it_must_and_says_where(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["branching", "deciding"])
+def test_a_mode_breaks_the_graph_where_it_must_and_says_where(tmp_path: Path, module: str) -> None:
     modes = ["eager", "compiled", "aot-inductor"]
-    inbox = serve(tmp_path, "branching", [called("compiled", 1)], modes=modes, batch_sizes=[1])
+    inbox = serve(tmp_path, module, [called("compiled", 1)], modes=modes, batch_sizes=[1])
     status = inbox.modes["compiled"]
     lines = (ROOT / "tests/support/user_modules/odd.py").read_text().splitlines()
-    line = next(number for number, text in enumerate(lines, 1) if "# a break" in text)
+    line = next(number for number, text in enumerate(lines, 1) if f"# {module} breaks" in text)
     assert (status.state, status.graph_breaks, status.recompiles) == ("ready", 1, 0)
     assert status.reason == f"breaks the graph once: tests/support/user_modules/odd.py:{line}"
     assert status.parity is not None

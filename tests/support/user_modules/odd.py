@@ -53,13 +53,25 @@ def build_nested() -> tuple[nn.Module, Inputs]:
 class Branching(Linear):
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.inner(x)
-        if found.square().sum() > -1:  # a break, wherever it goes
+        if found.square().sum() > -1:  # branching breaks
             found = found.relu()
         return self.inner(found)
 
 
 def build_branching() -> tuple[nn.Module, Inputs]:
     return Branching().eval(), inputs
+
+
+class Deciding(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x)
+        if bool((found < 1e9).all()):  # deciding breaks, of which Dynamo says so in another way
+            return found
+        return found.relu()
+
+
+def build_deciding() -> tuple[nn.Module, Inputs]:
+    return Deciding().eval(), inputs
 
 
 class Dropping(Linear):
