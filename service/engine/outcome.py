@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
+from typing import Any
 
 import msgspec
 
@@ -101,12 +102,13 @@ def job_timings(
     result: JobResult, phases: Mapping[Phase, PhaseTimings], estimates: StepEstimates, done_ns: int
 ) -> Timings:
     first = phases[result.workload.phases[0]]
+    by_name: dict[str, Any] = {**phases}
     measured: Source = "attached" if estimates.attached else "measured"
     dispatch_source: Source = measured if estimates.cuda else "sampled"
     kernel_source = estimates.kernel_source if estimates.cuda else "sampled"
     return Timings(
         queue_seconds=result.queue_ns / 1e9,
-        **phases,
+        **by_name,
         tokenise_seconds=result.tokenise_ns / 1e9,
         involuntary_switches=result.involuntary_switches,
         padded_prompt_tokens=result.padded_prompt_tokens,

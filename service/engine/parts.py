@@ -15,10 +15,11 @@ import torch
 from service.engine.compiler import CacheRetry, ColdStarts
 from service.engine.step_shares import StepShares
 from service.engine.warmup import Warmup
-from service.engine.workload import Placed, ServedWorkload, open_workload
+from service.engine.workload import ServedWorkload, open_workload
 from service.records import EngineSettings, EngineStatus, MatrixRate, MemoryBandwidth, ModeStatus
 from service.step.compile_cache import code_of
 from service.step.device import device_name, free_memory, is_out_of_memory, memory
+from service.step.loaded_model import LoadedModel, LoadedModule
 from service.step.roofs import matrix_rate, memory_bandwidth
 
 Roof = TypeVar("Roof", MemoryBandwidth, MatrixRate)
@@ -35,7 +36,7 @@ class EngineParts:
     code: Path
 
     @property
-    def loaded(self) -> Placed:
+    def loaded(self) -> LoadedModel | LoadedModule:
         return self.workload.loaded
 
     def measure(self) -> dict[str, Any]:

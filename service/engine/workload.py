@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import torch
+from typing import Any
 
 from models.naming import names_module
 from models.served import ServedTokenizer
@@ -14,14 +11,13 @@ from models.workload import explain
 from service.engine.forwarding import Forwarder
 from service.engine.generation import Generator
 from service.engine.inbox import Inbox, LocalInbox
-from service.engine.job import JobWork
 from service.engine.text import most_prompt_bytes
 from service.modes import Mode
-from service.records import Attention, EngineSettings, LinearLayout, Parity, Phase
-from service.step.buffers import Buffers, StepInputs, allocate
+from service.records import EngineSettings
+from service.step.buffers import Buffers, allocate
 from service.step.callables import AnyStep, build_step, step_of
 from service.step.device import reason
-from service.step.loaded_model import LoadedModel, LoadedModule, Precision, load_model, load_module
+from service.step.loaded_model import LoadedModel, LoadedModule, load_model, load_module
 from service.step.module_inputs import ModuleInputs
 from service.step.module_parity import ModuleParityCheck
 from service.step.module_step import MODULE
@@ -29,65 +25,17 @@ from service.step.parity import DECODE_STEPS, ParityCheck
 from service.step.roofs import step_bytes, step_flops
 from service.workloads import FORWARD, GENERATE, Workload
 
-
-class Check(Protocol):
-    """Parity with eager. `attention`: what eager runs, beside the reference."""
-
-    attention: Sequence[Attention]
-
-    def run(self, steps: Mapping[tuple[Phase, int], AnyStep]) -> Parity:
-        """The verdict on the steps of a mode, by phase and batch size."""
-
-    def wrong(self, verdict: Parity) -> str | None:
-        """Why a mode of that newest verdict is not to be served; None where it is."""
-
-
-class Placed(Protocol):
-    """What is loaded: where it is, how it computes, and what it is."""
-
-    device: torch.device
-    precision: Precision
-    cpus: list[int]
-    content_hash: str
-    parameters: int
-    linears: LinearLayout | None
-
-
-class ServedWorkload(Protocol):
-    """What the parts of an engine know of what they serve.
-
-    `kind` names the phases of its steps, `inputs` has by batch size what they are called on. `may_break`: a
-    mode whose compiler cannot take it as one graph is compiled with breaks, and else fails.
-    """
-
-    kind: Workload
-    may_break: bool
-    loaded: Placed
-    inputs: Mapping[int, StepInputs]
-
-    def build(self, mode: Mode) -> AnyStep:
-        """A new step of `mode`."""
-
-    def check(self, eager: AnyStep) -> Check:
-        """Compares steps with `eager`. Raises Unservable where that does not run."""
-
-    def jobs(self, inbox: Inbox | LocalInbox) -> JobWork:
-        """Runs jobs on the inputs."""
-
-    def described(self) -> dict[str, Any]:
-        """Its fields of `EngineStatus`."""
-
-    def reason(self, error: Exception) -> str:
-        """Why a mode failed that raised `error`."""
-
-    @property
-    def weight_bytes(self) -> int:
-        """Of what a step reads of the weights."""
+Check = ParityCheck | ModuleParityCheck
+"""`run` gives the verdict on a mode's steps, `wrong` why it is not to be served, `attention` what eager runs."""
 
 
 @dataclass(slots=True)
 class Generate:
-    """A causal language model completes prompts."""
+    """A causal language model completes prompts.
+
+    `kind` names the phases of its steps; `inputs` has by batch size what they are called on. `may_break`: a
+    mode whose compiler cannot take the model as one graph is compiled with breaks; else it fails.
+    """
 
     settings: EngineSettings
     loaded: LoadedModel
@@ -101,9 +49,8 @@ class Generate:
         """Raises ValueError, with the remedy, for what cannot work."""
         loaded = load_model(settings)
         context, chunk = loaded.model.config.context, settings.prefill_chunk
-        if (
-            context < chunk + DECODE_STEPS
-        ):  # parity is checked on a whole chunk and the decode steps behind it
+        # Parity is checked on a whole chunk and the decode steps behind it.
+        if context < chunk + DECODE_STEPS:
             raise ValueError(
                 f"a context of {context} has no room for {DECODE_STEPS} tokens behind a chunk of {chunk}: "
                 f"set LAUNCHBOUND_PREFILL_CHUNK to {max(1, chunk // 2)}"
@@ -113,18 +60,23 @@ class Generate:
         return cls(settings, loaded, tokenizer, inputs)
 
     def build(self, mode: Mode) -> AnyStep:
+        """A new step of `mode`."""
         return build_step(mode, self.loaded.model, precision=self.loaded.precision)
 
-    def check(self, eager: AnyStep) -> Check:
+    def check(self, eager: AnyStep) -> ParityCheck:
+        """Compares steps with `eager`. Raises Unservable where that does not run."""
         return ParityCheck(self.loaded.model, self.inputs, eager)
 
     def jobs(self, inbox: Inbox | LocalInbox) -> Generator:
+        """Runs jobs on the inputs."""
         return Generator(self.tokenizer, self.inputs, self.loaded.model.config.context, inbox)
 
     def reason(self, error: Exception) -> str:
+        """Why a mode failed that raised `error`."""
         return reason(error)
 
     def described(self) -> dict[str, Any]:
+        """Its fields of `EngineStatus`."""
         model, config = self.loaded.model, self.loaded.model.config
         return {
             "model_revision": self.loaded.opened.revision,
@@ -140,12 +92,13 @@ class Generate:
 
     @property
     def weight_bytes(self) -> int:
+        """Of what a step reads of the weights."""
         return step_bytes(self.loaded.model, self.inputs[max(self.inputs)]).weights
 
 
 @dataclass(slots=True)
 class Forward:
-    """A user's module is called on inputs."""
+    """A user's module is called on inputs. To the engine it has what `Generate` has."""
 
     loaded: LoadedModule
     inputs: dict[int, ModuleInputs]
@@ -173,7 +126,7 @@ class Forward:
         loaded = self.loaded
         return step_of(mode, loaded.user.module, MODULE, loaded.device.type, precision=loaded.precision)
 
-    def check(self, eager: AnyStep) -> Check:
+    def check(self, eager: AnyStep) -> ModuleParityCheck:
         return ModuleParityCheck(self.loaded.user, self.inputs, eager, self.loaded.precision)
 
     def jobs(self, inbox: Inbox | LocalInbox) -> Forwarder:
@@ -192,8 +145,9 @@ class Forward:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.loaded.user.module.parameters())
 
 
+ServedWorkload = Generate | Forward
+
+
 def open_workload(settings: EngineSettings) -> ServedWorkload:
     """What `settings.model` names, loaded. Raises ValueError, with the remedy, for what cannot work."""
-    opening: Callable[[EngineSettings], ServedWorkload]
-    opening = Forward.open if names_module(settings.model) else Generate.open
-    return opening(settings)
+    return Forward.open(settings) if names_module(settings.model) else Generate.open(settings)
