@@ -1,4 +1,4 @@
-"""A service of a user's module: its calls, what is refused, and that modes are compared by the calls alone."""
+"""A service of a user's module: its calls, what is refused, and how modes are compared by them."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_the_models_name_says_what_a_service_serves() -> None:
 
 
 def test_calls_of_a_module_cannot_be_merged() -> None:
-    with pytest.raises(ValidationError, match="batching: calls of the module ranker.py:build are not merged"):
+    with pytest.raises(ValidationError, match="are not merged; leave it out"):
         Settings(model=MODULE, batching="continuous")
 
 
@@ -337,10 +337,9 @@ def test_a_mode_with_shorter_calls_is_advised_though_its_requests_take_as_long()
 def test_a_request_that_ended_well_without_the_time_of_its_calls_is_a_fault() -> None:
     known = timing(1e-3, 0.5, mode="eager", ended=1)
     unknown = msgspec.structs.replace(known.engine, forward=PhaseTimings(steps=10))
+    done = msgspec.structs.replace(known.outcome, timings=unknown)
     with pytest.raises(ValueError, match="without the time of its calls"):
-        _ = add_up(
-            known.job, msgspec.structs.replace(known.outcome, timings=unknown), 0, 0, 1
-        ).compared_seconds
+        _ = add_up(known.job, done, 0, 0, 1).compared_seconds
 
 
 def test_a_job_is_of_the_workload_that_its_fields_say() -> None:
