@@ -77,10 +77,7 @@ class TimingsBody(RequestParts):
 
 @dataclass(frozen=True, slots=True)
 class ForwardTimings(RequestParts):
-    """From the body parsed until just before the answer is serialised, in parts that add up.
-
-    A request that was `profiled` or `sampled` was slowed down by that, and is in no statistic of latency.
-    """
+    """From the body parsed until just before the answer is serialised, in parts that add up."""
 
     forward: PhaseBody
 
