@@ -68,6 +68,8 @@ ALLOWED: dict[str, set[str]] = {
         "service.replicas",
         "service.proof",
         "service.step",
+        "models.export",
+        "models.naming",
         "loadtests",
         "dashboards",
         *SHARED,
