@@ -255,7 +255,7 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
         "mode", words.latency, f"against {plain} (95 %)",
         *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]),
         *(["first token"] if words.has_tokens else []),
-        words.rate_unit, f"{words.timed}s to pay back, this start", "from an empty cache",
+        f"{words.unit}/s", f"{words.timed}s to pay back, this start", "from an empty cache",
     )  # fmt: skip
     rows = [[_mode(one), *_speed(one, plain)] for one in verdict.summaries]
     yield Table(
