@@ -288,6 +288,8 @@ def test_graph_breaks_stand_in_the_ladder_with_their_place_and_in_the_pytorch_to
 
     edit_run(folder, breaks)
     make_report(folder)
+    (ladder,) = (one for one in sections(Findings(read_results(folder)), []) if one.title == "The ladder")
+    assert [list(map(str, row)) for row in ladder.tables[1].rows] == [["compiled", "2", where]]
     for text in (page(folder), (folder / "report.md").read_text()):
         assert "graph breaks" in text
         assert where in text
