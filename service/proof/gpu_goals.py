@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -91,18 +92,16 @@ def cells_of(records: list[Record]) -> list[Record]:
     Their speed-up is against eager in the rounds that both have; None without any. No cell without a plan.
     """
     planned = _first(records, "plan")
+    if planned is None:
+        return []
     found: dict[tuple[str, int], list[Outcome]] = {}
     for outcome in filter(None, map(_outcome, _of_kind(records, "job"))):
         found.setdefault((outcome.mode, outcome.batch_size), []).append(outcome)
     return [
         _cell(found[mode, batch], _timed(found.get((BASELINE, batch), [])))
-        for mode, batch in _planned_cells(planned)
+        for mode, batch in product(planned["modes"], planned["batches"])
         if (mode, batch) in found
     ]
-
-
-def _planned_cells(planned: Record | None) -> list[tuple[str, int]]:
-    return list(product(planned["modes"], planned["batches"])) if planned else []
 
 
 def _outcome(record: Record) -> Outcome | None:
@@ -289,10 +288,13 @@ def _other_launches(cells: Mapping[int, Record | None]) -> Judged:
 # The section `profiler`: its ways to a step's device time agree, and measuring costs little
 
 SESSIONS = 4
-APART = 0.05
-WITHIN, AT_MOST = f"within {APART:.0%}", f"≤ {1 + APART}"
 OVERHEAD = Property("instrumentation full / off, decode step", "≤ 1.01", most=1.01)
 Seconds = list[float | None]
+Bound = tuple[str, float, float]
+"""In words, and from where to where."""
+
+WITHIN: Bound = "within 5%", 0.95, 1.05
+AT_MOST: Bound = "≤ 1.05", -math.inf, 1.05
 
 
 def _sessions(profiler: list[Record]) -> list[Goal]:
@@ -309,13 +311,11 @@ def _sessions(profiler: list[Record]) -> list[Goal]:
     # Where the host could not queue ahead, the device idled in between: that is not what a step takes.
     unprofiled = _first(profiler, "unprofiled") or {"upper_bound": True}
     queued = [None if unprofiled["upper_bound"] else unprofiled["queued_seconds"]]
-    sessions = _near_one(_ratios(windows, windows[:1]))
-    lengthened = _near_one(_ratios(spans, queued))
     return [
-        _goal("kernels by window, sessions over the first", WITHIN, sessions),
-        _goal("a step's kernels by window over queued replays", AT_MOST, _at_most(_ratios(windows, queued))),
-        _goal("queued replays over a step's span by window", AT_MOST, _at_most(_ratios(queued, spans))),
-        _goal("a step's span by window over queued replays", WITHIN, lengthened, decides=False),
+        _ratios("kernels by window, sessions over the first", WITHIN, windows, windows[:1]),
+        _ratios("a step's kernels by window over queued replays", AT_MOST, windows, queued),
+        _ratios("queued replays over a step's span by window", AT_MOST, queued, spans),
+        _ratios("a step's span by window over queued replays", WITHIN, spans, queued, decides=False),
     ]
 
 
@@ -324,24 +324,14 @@ def _of_session(values: Seconds) -> float | None:
     return None if None in values else _median(values)
 
 
-def _ratios(above: Seconds, below: Seconds) -> list[float]:
-    """Each of `above` over each of `below`; none where any is unknown."""
+def _ratios(name: str, bound: Bound, above: Seconds, below: Seconds, decides: bool = True) -> Goal:
+    """Of each of `above` over each of `below`, by the farthest; not measured where any is unknown."""
+    text, least, most = bound
     ratios = [one / other for one, other in product(above, below) if one and other]
-    return ratios if len(ratios) == len(above) * len(below) else []
-
-
-def _near_one(ratios: list[float]) -> Judged:
-    """Whether all are; shows the farthest."""
-    if not ratios:
-        return UNKNOWN
-    farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
-    return abs(farthest - 1) <= APART, f"{farthest:.3f}"
-
-
-def _at_most(ratios: list[float]) -> Judged:
-    if not ratios:
-        return UNKNOWN
-    return max(ratios) <= 1 + APART, f"{max(ratios):.3f}"
+    if not ratios or len(ratios) < len(above) * len(below):
+        return _goal(name, text, UNKNOWN, decides)
+    farthest = max(ratios, key=lambda ratio: max(least - ratio, ratio - most))
+    return _goal(name, text, (least <= farthest <= most, f"{farthest:.3f}"), decides)
 
 
 def _instrumentation(found: Record | None) -> Goal:
@@ -376,9 +366,8 @@ def sizes_of(records: list[Record]) -> list[Record]:
         for time in record.get("device_times", [])
         if time["phase"] == "decode"
     }
-    return [
-        _size(planned, engines[-1], key, cells.get(key), times.get(key)) for key in _planned_cells(planned)
-    ]
+    keys = product(planned["modes"], planned["batches"])
+    return [_size(planned, engines[-1], key, cells.get(key), times.get(key)) for key in keys]
 
 
 def _size(
@@ -411,21 +400,14 @@ def size_goals(sizes: Sequence[Record]) -> list[Goal]:
     found = {one["model"]: one for one in sizes if (one["mode"], one["batch"]) == (GRAPHS, 1)}
     small, base = found.get("small", {}), found.get("base", {})
     of = f"bfloat16, batch 1, {GRAPHS}"
-    goals = [
-        _goal(
-            f"small, {of}: {what} time per token",
-            f"≤ {most * 1e3:.2f} ms",
-            _shorter(small.get(f"{what}_seconds"), most),
-            decides=False,
-        )
-        for what, most in (("device", MOST_DEVICE_SECONDS), ("wall", MOST_WALL_SECONDS))
-    ]
+    goals: list[Goal] = []
+    for what, most in (("device", MOST_DEVICE_SECONDS), ("wall", MOST_WALL_SECONDS)):
+        seconds = small.get(f"{what}_seconds")
+        judged = UNKNOWN if seconds is None else (seconds <= most, f"{seconds * 1e3:.3f} ms")
+        name, bound = f"small, {of}: {what} time per token", f"≤ {most * 1e3:.2f} ms"
+        goals.append(_goal(name, bound, judged, decides=False))
     name = f"base, {of}: share of the card's specified bandwidth"
     return [*goals, _goal(name, f"≥ {LEAST_SHARE:.0%}", _bandwidth(base), decides=False)]
-
-
-def _shorter(seconds: float | None, most: float) -> Judged:
-    return UNKNOWN if seconds is None else (seconds <= most, f"{seconds * 1e3:.3f} ms")
 
 
 def _bandwidth(base: Record) -> Judged:

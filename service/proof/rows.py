@@ -17,17 +17,16 @@ from service.statistics.intervals import Interval
 
 Verdict = Literal["pass", "fail", "undecided", "not measurable here"]
 
-STYLES: dict[Verdict, str] = {
-    "pass": "green", "fail": "bold red", "undecided": "yellow", "not measurable here": "dim",
-}  # fmt: skip
-"""Of a terminal's table."""
+PROMPT = "def mean(values):\n    total = 0\n    for value in values:\n"
+NEW_TOKENS = 32
+"""The request that all checks send, over HTTP and in process alike."""
 
 MOST_OFF_CPU = 0.02
 """Alone on its core, a check loses well under one percent, to the kernel's own ticks and threads."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `value`, `low` and `high` are in `unit`, from so many `runs` of its check."""
+    """`value`, `low` and `high` are in `unit`, from so many `runs` of its check."""
 
     name: str
     bound: str
@@ -44,7 +43,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Property:
     """What rows claim: the name, the bound in words, and [least, most], in which the measured has to lie.
 
-    Where several rows are of one property, `of` ends their names.
+    `of` ends the names of several rows of one property.
     """
 
     name: str

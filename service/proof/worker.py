@@ -15,7 +15,7 @@ import torch
 
 from models.checkpoint import config_of
 from service.measure.cases import Bench
-from service.proof import classes, requests, split
+from service.proof import classes, split
 from service.proof.rows import Check, Event, run_check
 from service.records import EngineSettings
 from service.step.device import device_name
@@ -33,10 +33,8 @@ CHECKS: dict[str, Check] = {
         (classes.KERNELS, classes.HOST, classes.GROWTH),
     ),
     "background": Check(split.measure_background, split.judge_background, (split.COST,)),
-    "instrumentation": Check(
-        requests.measure_instrumentation, requests.judge_instrumentation, (requests.MEASURING,)
-    ),
-    "minimal-loop": Check(requests.measure_minimal_loop, requests.judge_minimal_loop),
+    "instrumentation": Check(split.measure_instrumentation, split.judge_instrumentation, (split.MEASURING,)),
+    "minimal-loop": Check(split.measure_minimal_loop, split.judge_minimal_loop),
     "cuda": Check(split.measure_cuda, split.judge_cuda, (split.KERNELS, split.GRAPHS)),
 }
 """By name, in the order in which they run."""
