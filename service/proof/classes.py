@@ -27,11 +27,9 @@ from service.records import PHASES, SampleCounts, Side
 from service.statistics.boundedness import CLASSES
 from service.statistics.intervals import median_interval
 
-# Injected work of known length, of the kinds that serving runs, arrives on its side.
-#
-# Both variants do all of the work: one has a short piece of it inside the step and the rest beside, between
-# two steps, the other all of it inside. What was added is what the work inside took more, by its own clock,
-# within the steps that are sampled (docs/decisions/selftest.md).
+# Injected work of known length, of the kinds that serving runs, arrives on its side. Both variants do all of
+# it: one a short piece inside the step and the rest between two steps, the other all inside. What was added
+# is what the work inside took more, by its own clock, in the sampled steps (docs/decisions/selftest.md).
 
 ROUNDS = 12
 SAMPLED_SECONDS = 0.2
@@ -150,14 +148,13 @@ def measure_injected(bench: Bench, log: Log) -> dict[Variant, list[Injected]]:
         fuse = _compiled if MODES[mode].effect(bench.device.type).compiles else lambda function: function
         for kind in KINDS:
             short, rest, long = (kind.work(units, fuse) for units in (SHORT, LONG - SHORT, LONG))
-            variants = {
-                "short": partial(step_sample, sampler, case, slot, short, rest),
-                "long": partial(step_sample, sampler, case, slot, long, None),
+            variants: dict[Variant, Callable[[], Injected]] = {
+                (kind.name, mode, "short"): partial(step_sample, sampler, case, slot, short, rest),
+                (kind.name, mode, "long"): partial(step_sample, sampler, case, slot, long, None),
             }
             log(f"{kind.name} in {mode}")
             with bench.isolated():
-                seen = in_rounds(variants, ROUNDS, f"{kind.name}/{mode}", log)
-            found |= {(kind.name, mode, variant): samples for variant, samples in seen.items()}
+                found |= in_rounds(variants, ROUNDS, f"{kind.name}/{mode}", log)
     return found
 
 
@@ -193,8 +190,8 @@ def judge_injected(found: Mapping[Variant, list[Injected]]) -> Iterator[Row]:
         yield ARRIVES[kind.side].within(arrived, f": {kind.name}, {mode}", note)
 
 
-# Exact counts of the instructions of one decode step, by side. Unlike time they know no caches: where
-# work of a tape were classed as kernel, or kernels as the host's, they would differ, on every machine alike.
+# Exact counts of the instructions of one decode step, by side. Unlike time they know no caches: where work is
+# on the wrong side they differ, on every machine alike.
 
 LAYERS = 1
 """Of the model that is counted: an instruction takes some 15 µs, and every layer has the same ones."""
@@ -222,9 +219,8 @@ Step = tuple[str, int]
 
 
 def measure_instructions(bench: Bench, log: Log) -> dict[Step, list[Counted]]:
-    """One decode step per mode at the smallest batch, those of GROWING at the largest as well.
-
-    Raises NotMeasurableError on CUDA, with several threads, and where the system or its tools forbid it.
+    """One decode step per mode at the smallest batch, those of GROWING at the largest as well. Raises
+    NotMeasurableError on CUDA, with several threads, and where the system or its tools forbid it.
     """
     if bench.device.type != "cpu":
         raise NotMeasurableError("on CUDA kernels are no instructions of the host")

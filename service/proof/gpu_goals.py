@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,11 +29,10 @@ Record = dict[str, Any]
 BySection = Mapping[str, list[Record]]
 
 
-class Records:
+class Records(NamedTuple):
     """Appends to the file of one section. Infinite values and NaN are written as null."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def write(self, kind: str, **fields: object) -> None:
         """Append one of `kind`; `at` is its instant, in Unix seconds."""
@@ -87,9 +86,8 @@ COUNTED = ("kernel_seconds", "kernels", "launches", "graph_launches")
 
 
 def cells_of(records: list[Record]) -> list[Record]:
-    """A record per mode and batch of which a job ended well: medians per decode step, its profile.
-
-    Their speed-up is against eager in the rounds that both have; None without any. No cell without a plan.
+    """A record per planned mode and batch of which a job ended well: medians per decode step, its profile,
+    and the speed-up against eager in the rounds that both have.
     """
     planned = _first(records, "plan")
     if planned is None:
@@ -153,20 +151,14 @@ def _median(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-# Goals
-
-
 class Goal(Row, frozen=True, kw_only=True):
-    """A row whose note is what was found. Goals of speed do not decide the exit code.
-
-    A deciding goal holds only where it passes: what was not measured, or is undecided, is no success.
-    """
+    """A row whose note is what was found. Goals of speed do not decide the exit code."""
 
     decides: bool = True
 
     @property
     def holds(self) -> bool:
-        """Whether the exit code may be 0 in spite of it."""
+        """Whether the exit code may be 0: what was not measured, or is undecided, is no success."""
         return self.verdict == "pass" or not self.decides
 
 
@@ -291,16 +283,12 @@ SESSIONS = 4
 OVERHEAD = Property("instrumentation full / off, decode step", "≤ 1.01", most=1.01)
 Seconds = list[float | None]
 Bound = tuple[str, float, float]
-"""In words, and from where to where."""
-
 WITHIN: Bound = "within 5%", 0.95, 1.05
 AT_MOST: Bound = "≤ 1.05", -math.inf, 1.05
 
 
 def _sessions(profiler: list[Record]) -> list[Goal]:
-    """Kernels by window against queued replays.
-
-    A replay lasts at least as long as its kernels, and at most as long as their span under the profiler,
+    """A replay lasts at least as long as its kernels, and at most as long as their span under the profiler,
     which lengthens the gaps between a graph's nodes: by how much only informs.
     """
     written = {record["session"]: record for record in _of_kind(profiler, "session")}
@@ -352,9 +340,8 @@ LEAST_SHARE = 0.60
 
 
 def sizes_of(records: list[Record]) -> list[Record]:
-    """A record per mode and batch of a section that served, as far as it came; none without a warm engine.
-
-    `wall_seconds` is the period of a decode step as a request had it, `device_seconds` that of queued steps.
+    """A record per mode and batch of a section whose engine became warm: `wall_seconds` is the period of a
+    decode step as a request had it, `device_seconds` that of queued steps.
     """
     planned, engines = _first(records, "plan"), _of_kind(records, "engine")
     if planned is None or not engines:

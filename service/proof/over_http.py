@@ -1,10 +1,8 @@
-"""Checks over HTTP of a running service: the parts of a request, what it adds to a model call, step time
-under load, eager against itself, and the shares that it answers with.
+"""Checks over HTTP of a running service, which send their requests from a process without torch, except the
+last, which runs steps as well. They compare it with a bare FastAPI route and an engine without a service.
 
-They send their requests from a process without torch, except the last check, which runs steps as well, to the
-service, to a bare FastAPI route, and to an engine without a service. Started as
-`python -m service.proof.over_http ANSWER`, this is the bare route: what answering costs without an engine, a
-queue or timings. It answers every generation with this JSON.
+Started as `python -m service.proof.over_http ANSWER`, this is the bare route: what answering costs without an
+engine, a queue or timings. It answers every generation with this JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
@@ -46,6 +43,7 @@ from service.parent_death import owned
 from service.proof.rows import (
     NEW_TOKENS,
     PROMPT,
+    UNCOUNTED,
     Check,
     NotMeasurableError,
     Property,
@@ -61,8 +59,6 @@ if TYPE_CHECKING:
     from service.proof.split import SampledRequests
 
 Timings = dict[str, Any]
-UNCOUNTED = 2
-"""First rounds that are run and not counted."""
 
 # A service
 
@@ -99,11 +95,9 @@ class Connection:
         self._http.close()
 
 
-@dataclass(frozen=True, slots=True)
-class RunningService:
-    """A warm service of `settings`, whose last mode has the shortest steps; `folder` keeps its log.
-
-    `cpus` are its engine's cores. `no_samples`: why its requests are not sampled; None where they are.
+class RunningService(NamedTuple):
+    """A warm service, whose last mode has the shortest steps; `folder` keeps its log, `cpus` are its engine's
+    cores. `no_samples`: why its requests are not sampled; None where they are.
     """
 
     url: str
@@ -118,10 +112,9 @@ class RunningService:
 
 @contextmanager
 def running_service(settings: Settings, folder: Path, log: Log) -> Iterator[RunningService]:
-    """Start a service, wait until it is warm, keep off its engine's cores, end it with the block.
-
-    Of `settings` it has those that the checks depend on. Raises TargetError where it does not become ready,
-    and LaunchError where it does not start or has ended.
+    """Start a service with those of `settings` that the checks depend on, wait until it is warm, keep off its
+    engine's cores, end it with the block. Raises TargetError where it does not become ready, and LaunchError
+    where it does not start or has ended.
     """
     environment = {"LAUNCHBOUND_CACHE_FOLDER": str(settings.cache_folder), "LAUNCHBOUND_API_KEY": None}
     given = {
@@ -149,9 +142,8 @@ class Generation(BaseModel):
 
 
 def bare_route(answer: bytes, folder: Path) -> AbstractContextManager[str]:
-    """Run it on this process's cores until the block ends; gives its URL. `answer` is JSON.
-
-    Its output goes to `bare.log` in `folder`. Raises LaunchError where it ends before it listens.
+    """Run it on this process's cores until the block ends; gives its URL. `answer` is JSON. Its output goes
+    to `bare.log` in `folder`. Raises LaunchError where it ends before it listens.
     """
     return launched([answer.decode()], folder / "bare.log", module=["service.proof.over_http"])
 
@@ -180,42 +172,31 @@ POLL_SECONDS = 0.1
 _decode = msgspec.msgpack.Decoder(ToFront).decode
 
 
-@dataclass(frozen=True, slots=True)
-class BareEngine:
-    """The front's end of the `stream` to an engine, which does one job at a time."""
+def overhead_seconds(stream: FrameStream, mode: str) -> float:
+    """Have the engine at the other end run one job: its time between arrival and end beside steps and
+    tokenising. Raises RuntimeError where it was not done.
+    """
+    now_ns = perf_counter_ns()
+    job = local_job("overhead", mode, [PROMPT], NEW_TOKENS, ignore_eos=True, sent_ns=now_ns)
+    try:
+        stream.send(msgspec.msgpack.encode(job))
+        outcome = next(one for one in _messages(stream, JOB_SECONDS) if isinstance(one, Outcome))
+    except (ConnectionError, EOFError) as error:
+        raise RuntimeError(f"the engine ended (a job in {mode})") from error
+    timings = outcome.timings
+    if timings is None:
+        raise RuntimeError(f"a job in {mode} did not run: {outcome.problem}")
+    walls = (timings.prefill.wall_seconds or 0.0) + (timings.decode.wall_seconds or 0.0)
+    return (timings.done_ns - timings.taken_ns) / 1e9 - walls - timings.tokenise_seconds
 
-    stream: FrameStream
 
-    def overhead_seconds(self, mode: str) -> float:
-        """Run one job in `mode`: its time between arrival and end beside steps and tokenising.
-
-        Raises RuntimeError where it was not done.
-        """
-        now_ns = perf_counter_ns()
-        job = local_job("overhead", mode, [PROMPT], NEW_TOKENS, ignore_eos=True, sent_ns=now_ns)
-        try:
-            self.stream.send(msgspec.msgpack.encode(job))
-            outcome = self.first(lambda message: isinstance(message, Outcome), JOB_SECONDS)
-        except (ConnectionError, EOFError) as error:
-            raise RuntimeError(f"the engine ended (a job in {mode})") from error
-        assert isinstance(outcome, Outcome)
-        timings = outcome.timings
-        if timings is None:
-            raise RuntimeError(f"a job in {mode} did not run: {outcome.problem}")
-        walls = (timings.prefill.wall_seconds or 0.0) + (timings.decode.wall_seconds or 0.0)
-        return (timings.done_ns - timings.taken_ns) / 1e9 - walls - timings.tokenise_seconds
-
-    def first(self, wanted: Callable[[ToFront], bool], seconds: float) -> ToFront:
-        """The first message that is `wanted`. Raises EOFError where the engine ends, RuntimeError where it
-        does not come within `seconds`.
-        """
-        until = monotonic() + seconds
-        while monotonic() < until:
-            arrived = self.stream.receive() if self.stream.wait(POLL_SECONDS * 1e3) else []
-            found: ToFront | None = next(filter(wanted, map(_decode, arrived)), None)
-            if found is not None:
-                return found
-        raise RuntimeError(f"the engine did not answer within {seconds:.0f} s")
+def _messages(stream: FrameStream, seconds: float) -> Iterator[ToFront]:
+    """What the engine sends. Raises EOFError where it ends, RuntimeError once `seconds` are over."""
+    until = monotonic() + seconds
+    while monotonic() < until:
+        if stream.wait(POLL_SECONDS * 1e3):
+            yield from map(_decode, stream.receive())
+    raise RuntimeError(f"the engine did not answer within {seconds:.0f} s")
 
 
 def _accepted(listener: socket.socket) -> FrameStream:
@@ -227,15 +208,10 @@ def _accepted(listener: socket.socket) -> FrameStream:
 
 
 @contextmanager
-def bare_engine(service: RunningService, log: Log) -> Iterator[BareEngine]:
+def bare_engine(service: RunningService, log: Log) -> Iterator[FrameStream]:
     """Start an engine of the service's settings on its cores, at batch 1, fully instrumented, until the
     block ends. Its output goes to `engine.log`. Raises RuntimeError or EOFError where it is not warm in time.
     """
-
-    def is_warm(message: ToFront) -> bool:
-        log("an engine without a service, until it is warm")
-        return isinstance(message, EngineStatus) and message.warm
-
     settings = msgspec.structs.replace(
         service.settings.engine_settings(f"launchbound-{secrets.token_hex(16)}-selftest"),
         cpus=service.cpus,
@@ -252,9 +228,11 @@ def bare_engine(service: RunningService, log: Log) -> Iterator[BareEngine]:
             )
         try:
             with closing(_accepted(listener)) as stream:
-                engine = BareEngine(stream)
-                engine.first(is_warm, WARM_SECONDS)
-                yield engine
+                for message in _messages(stream, WARM_SECONDS):
+                    log("an engine without a service, until it is warm")
+                    if isinstance(message, EngineStatus) and message.warm:
+                        break
+                yield stream
         finally:
             end(process)
 
@@ -278,7 +256,7 @@ def measure_parts(service: RunningService, log: Log) -> dict[tuple[str, str], li
     with bare_engine(service, log) as engine, service.connection() as connection:
         for mode in service.settings.modes:
             variants[mode, "request"] = partial(connection.generate, mode)
-            variants[mode, "engine"] = partial(engine.overhead_seconds, mode)
+            variants[mode, "engine"] = partial(overhead_seconds, engine, mode)
         in_rounds(variants, UNCOUNTED, "parts uncounted", log)
         return in_rounds(variants, PARTS_ROUNDS, "parts", log)
 
@@ -330,9 +308,8 @@ def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
 
 
 def _added_seconds(served: Connection, bare: Connection, mode: str) -> tuple[float, float]:
-    """Of some requests the median latency less the wall time of all steps, and that of the bare route.
-
-    The two take turns request by request, so that both find the caches as a model call leaves them.
+    """Of some requests the median latency less the wall time of all steps, and that of the bare route. They
+    take turns request by request, so that both find the caches as a model call leaves them.
     """
     pairs = [(served.generate(mode), bare.generate(mode)) for _ in range(ADDED_REQUESTS)]
     walls = [sum(timings[phase]["wall_seconds"] for phase in PHASES) for timings, _ in pairs]
@@ -412,10 +389,9 @@ def judge_itself(found: Mapping[str, list[Comparison]]) -> list[Row]:
     return [count_row("eager against eager: no detectable difference", alike, len(comparisons), needed, note)]
 
 
-# The shares that a running service answers with, beside samples taken in this process. Both run the same
-# requests in turn, on the cores of the engine, which idles while this process samples. Here a minimal loop
-# runs the steps, and the check labels the sampler itself: nothing that serving keeps of its samples
-# (their labels, the newest of each step, what an answer makes of them) is in it.
+# The shares that a running service answers with, beside samples of the same requests in this process, in turn
+# on the engine's cores. Here a minimal loop runs the steps, and the check labels the sampler itself: nothing
+# that serving keeps of its samples is in it.
 
 BUCKET = 1
 SERVED_ROUNDS = 8
@@ -452,9 +428,7 @@ class Share(NamedTuple):
 
 def measure_served(service: RunningService, log: Log) -> dict[tuple[Kind, str, str], list[Share]]:
     """Shares by round, of the `service` and of this `process`; of the service's traffic only the last answer,
-    which rests on what all before it left.
-
-    Raises NotMeasurableError where the service does not sample, or too few samples fall into a request.
+    which rests on what all before it left. Raises NotMeasurableError where there are too few samples.
     """
     modes = [mode for mode in SERVED_MODES if mode in service.settings.modes]
     if service.no_samples:
@@ -496,9 +470,8 @@ def _answered(service: RunningService, kind: Kind, mode: str) -> Share:
     if kind.name != "traffic" and phase["samples_of"] != "request":
         expected = phase["wall_seconds"] * SAMPLES_PER_SECOND
         if expected >= 2 * ENOUGH:
-            raise ValueError(
-                f"{mode} answers the traffic's split with some {expected:.0f} samples of its own"
-            )
+            why = f"{mode} answers the traffic's split with some {expected:.0f} samples of its own"
+            raise ValueError(why)
         raise NotMeasurableError(f"a request of {kind.new_tokens} tokens in {mode} has too few samples")
     samples = phase["kernel_samples"] + phase["host_samples"]
     return Share(phase["kernel_seconds"] / phase["wall_seconds"], samples)

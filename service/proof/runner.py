@@ -35,11 +35,8 @@ PRINT_SECONDS = 5.0
 
 FILE = "selftest.json"
 FORMAT_VERSION = 2
-ROWS_FILE = "rows.jsonl"
-"""The rows of each check as soon as it has ended; FILE has all of them."""
-
-SAMPLES_FILE = "samples.jsonl"
-"""What each check measured, from which its rows can be judged again: a line per check."""
+ROWS_FILE, SAMPLES_FILE = "rows.jsonl", "samples.jsonl"
+"""The rows of each check as soon as it has ended, and a line with its samples, to judge them again."""
 
 ENGINE_CHECKS = (
     "injected", "sampling-rate", "plain-kernels", "unclassified", "instructions", "background",
@@ -60,19 +57,15 @@ def choose_checks(only: Iterable[str] | None) -> list[str]:
     return [name for name in ALL_CHECKS if name in names]
 
 
-# The run
-
-
 def main(
     settings: Settings,
     only: list[str] | None = None,
     out: Path | None = None,
     conclude: Callable[[dict[str, Any]], None] = lambda result: print(json.dumps(result)),
 ) -> int:
-    """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>). Returns
-    the exit code: 1 where a row failed, else 0, also where rows are undecided or were not run: the last line
-    says which, and `conclude` prints it. Raises ValueError, with the remedy, for an unknown check or settings
-    that cannot work.
+    """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>). Returns 1
+    where a row failed, else 0, also where rows are undecided or were not run; `conclude` prints which. Raises
+    ValueError, with the remedy, for an unknown check or settings that cannot work.
     """
     names, console, began = choose_checks(only), Console(), monotonic()
     folder = out or Path("results", f"selftest-{strftime('%Y%m%dT%H%M%SZ', gmtime())}-{commit_name()}")
@@ -235,19 +228,16 @@ def new_report(
     settings: Settings,
     seconds: float,
 ) -> dict[str, Any]:
-    """The contents of FILE: `rows` of the checks that have `finished`, with the commit and the machine.
-
-    `linears` is how linear weights lay in memory, which decides which kernels ran. Only a `complete` one
-    stands for its machine and commit.
+    """The contents of FILE. Only a `complete` one stands for its machine and commit. `linears` is how linear
+    weights lay in memory, which decides which kernels ran.
     """
     git, named = git_state(), tally(rows, finished)
     reasons = why_incomplete(settings, facts, git, named["not_run"])
-    unknown = dict.fromkeys(("cpu", "device", "torch", "dtype"), "unknown")
-    known: dict[str, str | int] = {**unknown, "threads": 0, **facts}
+    unknown: dict[str, str | int] = dict.fromkeys(("cpu", "device", "torch", "dtype"), "unknown")
+    known = {**unknown, "threads": 0, "linears": None, **facts}
     return {
         "format_version": FORMAT_VERSION,
-        "commit": git["commit"],
-        "dirty": git["dirty"],
+        **{name: git[name] for name in ("commit", "dirty")},
         "machine": " + ".join(dict.fromkeys((str(known["cpu"]), str(known["device"])))),
         "cpu": processor_name(),
         "cpu_features": processor_features(),
@@ -258,8 +248,7 @@ def new_report(
         "counts": {name: len(names) for name, names in named.items()},
         "rows_by_verdict": named,
         "detail": sentence(named),
-        **{name: known[name] for name in ("torch", "threads", "dtype")},
-        "linears": facts.get("linears"),
+        **{name: known[name] for name in ("torch", "threads", "dtype", "linears")},
         "model": settings.model,
         "created": now(),
         "modes": settings.modes,

@@ -5,6 +5,7 @@ same ones, on a GPU the profiler's own sum, what measuring a request costs, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -25,7 +26,7 @@ from service.engine.generation import Generator, JobResult
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.outcome import build_outcome, timings
 from service.engine.profiler import RequestProfiler
-from service.engine.step_shares import BACKGROUND_PER_SECOND, StepShares
+from service.engine.step_shares import BACKGROUND_PER_SECOND, Key, StepShares
 from service.front.metrics.recorder import Metrics
 from service.front.request_timing import RequestTiming, add_up
 from service.measure.cases import Bench, Case
@@ -38,14 +39,14 @@ from service.measure.cpu_sampler import (
     sample_steps,
 )
 from service.measure.rounds import Log, in_rounds, isolated
-from service.proof.rows import NEW_TOKENS, PROMPT, NotMeasurableError, Property, Row
-from service.records import PHASES, EngineSettings, Job, Phase, SampleCounts
+from service.proof.rows import NEW_TOKENS, PROMPT, UNCOUNTED, NotMeasurableError, Property, Row
+from service.records import PHASES, EngineSettings, Phase, SampleCounts
 from service.statistics.boundedness import RATE
 from service.statistics.intervals import mean_interval, median_interval
 from service.step.buffers import Arguments
 from service.step.callables import Step
 from service.step.compile_cache import compile_cache
-from service.step.meters import new_meter
+from service.step.meters import Meter, new_meter
 from service.step.process_state import prepare_process
 from service.step.profiling import Separator, chrome_events, profile_step, record_session
 from service.step.trace import LEAD_MARK, STEP_MARK, read_steps
@@ -60,9 +61,6 @@ class ServedStep(NamedTuple):
     mode: str
     phase: Phase
     bucket: int
-
-    def __str__(self) -> str:
-        return f"{self.mode}, {self.phase}, batch {self.bucket}"
 
 
 def sampler_of(bench: Bench) -> CpuSampler:
@@ -90,8 +88,7 @@ def sampled(
     return found
 
 
-# What sampling does to the shares at the usual rate: behind each interrupt the interrupted code runs slower
-# for a while, and the fewer samples, the nearer the shares come to those of unsampled steps.
+# What sampling does to the shares at the usual rate: behind each interrupt the code runs slower for a while.
 
 RATE_ROUNDS = 24
 MODES = ("eager", "compiled")
@@ -103,13 +100,8 @@ RATES = (251, 499, SAMPLES_PER_SECOND, 1999)
 RATE_SECONDS = 0.4
 """Sampled per round and rate: all rounds together tell a shift of one point of a share."""
 
-SHIFT = Property(
-    f"kernel share at {SAMPLES_PER_SECOND} samples per second less that at none",
-    f"± {RATE}",
-    -RATE,
-    RATE,
-    "share",
-)
+SHIFTED = f"kernel share at {SAMPLES_PER_SECOND} samples per second less that at none"
+SHIFT = Property(SHIFTED, f"± {RATE}", -RATE, RATE, "share")
 
 
 def measure_rates(bench: Bench, log: Log) -> dict[tuple[ServedStep, int], list[SampledSteps]]:
@@ -137,13 +129,13 @@ def judge_rates(found: Mapping[tuple[ServedStep, int], list[SampledSteps]]) -> I
         times = ", ".join(f"{ratio:.2f}" for ratio in slowed)
         at = ", ".join(f"{rate:,}" for rate in RATES)
         note = f"{shown} at {at}; steps take {times} times as long"
-        yield SHIFT.within(mean_interval(shifts), f": {step}", note)
+        name = f": {step.mode}, {step.phase}, batch {step.bucket}"
+        yield SHIFT.within(mean_interval(shifts), name, note)
 
 
 def beyond_none(shares: Sequence[float]) -> float:
-    """The share at SAMPLES_PER_SECOND less that at no sample a second, by a line through those at all RATES.
-
-    A share counts as much as it has samples: by its rate, as each is sampled for as long.
+    """The share at SAMPLES_PER_SECOND less that at no sample a second, by a line through those at all RATES,
+    each with the weight of its samples: of its rate, as each is sampled for as long.
     """
     _, at_none = np.polyfit(RATES, shares, 1, w=np.sqrt(RATES))
     return shares[RATES.index(SAMPLES_PER_SECOND)] - float(at_none)
@@ -154,9 +146,9 @@ def beyond_none(shares: Sequence[float]) -> float:
 BLOCKS = 400
 BLOCK_SECONDS = 0.05
 FASTER = 4
-"""Steps are sampled so many times as fast as in the background: a sample then still comes steps after the one
-before, so its handler is as cold and costs the same, and what they cost together stands out of the scatter.
-"""
+"""Steps are sampled so many times as fast as in the background: the handler is still as cold and costs the
+same, and what all samples cost stands out of the scatter."""
+
 COST = Property("steps sampled in the background / unsampled", "≤ 1.01", most=1.01)
 
 
@@ -198,15 +190,13 @@ def judge_background(found: Mapping[tuple[str, str], list[float]]) -> Iterator[R
         yield COST.ratio(on, off, f": {mode}, decode, batch 1", note)
 
 
-# Modes that run the same kernels must show the same kernel time: a price of what the host does around an
-# operator, or of a tape's memory, that is booked as kernel makes them differ. So does a longer step, which
-# leaves the machine's other users more time with the caches: after each step of a mode that is faster than
-# eager the thread is busy for the difference (docs/decisions/selftest.md).
+# Modes that run the same kernels must show the same kernel time: what the host does, booked as kernel, makes
+# them differ. So does a longer step, which leaves others more time with the caches: after each step of a mode
+# that is faster than eager the thread is busy for the difference (docs/decisions/selftest.md).
 
 PLAIN_ROUNDS = 16
 KERNEL_SAMPLES = 240
-"""Wanted per step and round: its kernel time is then known within 6 %, the median of the rounds' ratios
-within 5 at 95 %. The smaller the kernels' share, the longer it is sampled."""
+"""Per step and round: its kernel time is known within 6 %, the median of the rounds' ratios within 5."""
 
 FIRST_SECONDS, MOST_SECONDS = 0.2, 1.2
 """Of steps that are sampled: to learn the share of kernels, and at most, however small that is."""
@@ -350,8 +340,6 @@ def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> Iterator[Row]:
 # Whole requests in this process
 
 BUCKET = 1
-UNCOUNTED = 2
-"""First requests, rounds or jobs that are run and not counted."""
 
 
 def _seconds(request: Callable[[], object], requests: int = 1) -> float:
@@ -368,9 +356,8 @@ def _seconds(request: Callable[[], object], requests: int = 1) -> float:
 
 
 class RequestPath:
-    """From the job to the sum of its parts, in `mode` at batch 1: what engine and front run for a request.
-
-    Transport, parsing and serialising are left out: they are the same with and without measuring.
+    """From the job to the sum of its parts, in `mode` at batch 1: what engine and front run for a request,
+    without transport, parsing and serialising, which measuring does not change.
     """
 
     def __init__(self, bench: Bench, mode: str, traces_folder: Path) -> None:
@@ -389,12 +376,7 @@ class RequestPath:
 
     def measured(self) -> RequestTiming:
         """With full instrumentation: meters, samples in the background, all metrics."""
-        job, result = self._begun()
-        with self._shares.sampling() as found:
-            self._generator.run(job, self._steps, result, self._full)
-        result.prefill.samples = found.get((self._mode, "prefill", BUCKET))
-        result.decode.samples = found.get((self._mode, "decode", BUCKET))
-        timing = self._added_up(job, result)
+        timing = self._run(self._full, self._shares.sampling())
         self.metrics.observe(timing)
         return timing
 
@@ -407,16 +389,16 @@ class RequestPath:
 
     def unmeasured(self) -> RequestTiming:
         """With instrumentation off: the same answer, and nothing is read, sampled or recorded."""
-        job, result = self._begun()
-        self._generator.run(job, self._steps, result, self._off)
-        return self._added_up(job, result)
+        return self._run(self._off, nullcontext({}))
 
-    def _begun(self) -> tuple[Job, JobResult]:
+    def _run(self, meter: Meter, sampling: AbstractContextManager[dict[Key, SampleCounts]]) -> RequestTiming:
         now_ns = perf_counter_ns()
         job = local_job("request", self._mode, [PROMPT], NEW_TOKENS, ignore_eos=True, sent_ns=now_ns)
-        return job, JobResult(taken_ns=perf_counter_ns())
-
-    def _added_up(self, job: Job, result: JobResult) -> RequestTiming:
+        result = JobResult(taken_ns=perf_counter_ns())
+        with sampling as found:
+            self._generator.run(job, self._steps, result, meter)
+        result.prefill.samples = found.get((self._mode, "prefill", BUCKET))
+        result.decode.samples = found.get((self._mode, "decode", BUCKET))
         newest = {phase: self._shares.newest(self._mode, phase, BUCKET) for phase in PHASES}
         estimates = self._profiler.estimates(job, result, newest)
         outcome = build_outcome(job, result, None, lambda done_ns: timings(result, estimates, done_ns))
@@ -430,10 +412,8 @@ MEASURING = Property("instrumentation full / off, whole request", "≤ 1.01", mo
 
 
 def measure_instrumentation(bench: Bench, log: Log) -> dict[str, list[float]]:
-    """Seconds per request, `full` and `off` taking turns, in the mode whose steps are shortest.
-
-    Of either, the median of a few requests in a row. What an engine does once a second, between requests, to
-    count its samples is not in it.
+    """Seconds per request, `full` and `off` in turns, in the mode whose steps are shortest: medians of a few
+    in a row, without what an engine does once a second between requests to count its samples.
     """
     log("building")
     with TemporaryDirectory(prefix="launchbound-") as folder, bench.isolated():
@@ -463,9 +443,7 @@ LOOP = Property("the service's code / a minimal loop, whole request", "≤ 1.03"
 
 class MinimalLoop:
     """What one writes around a step to generate greedily: no clock, no deadline, no streaming, no records.
-
-    On the same steps and static buffers as the engine's generation, with the same text as its result.
-    `around` may put something of a check around its steps.
+    Steps, static buffers and text are those of the engine's generation; `around` may wrap the steps.
     """
 
     def __init__(
@@ -499,9 +477,8 @@ class MinimalLoop:
 
 
 def measure_minimal_loop(bench: Bench, log: Log) -> dict[tuple[str, str], list[float]]:
-    """Seconds per request by mode, through the `service`'s code and in the `minimal` loop, in turns.
-
-    Raises RuntimeError where the two differ in a text.
+    """Seconds per request by mode, through the `service`'s code and in the `minimal` loop, in turns. Raises
+    RuntimeError where the two differ in a text.
     """
     with TemporaryDirectory(prefix="launchbound-") as folder, bench.isolated():
         variants: dict[tuple[str, str], Callable[[], float]] = {}
@@ -511,9 +488,8 @@ def measure_minimal_loop(bench: Bench, log: Log) -> dict[tuple[str, str], list[f
             loop = MinimalLoop(bench, mode)
             served, alone = path.measured().outcome.outputs[0].text, loop.run()
             if served != alone:
-                raise RuntimeError(
-                    f"{mode} gives {served!r} in the engine's loop, {alone!r} in a minimal one"
-                )
+                why = f"{mode} gives {served!r} in the engine's loop, {alone!r} in a minimal one"
+                raise RuntimeError(why)
             variants[mode, "service"] = path.busy_seconds
             variants[mode, "minimal"] = partial(_seconds, loop.run)
         in_rounds(variants, UNCOUNTED, "minimal-loop uncounted", log)
@@ -529,8 +505,8 @@ def judge_minimal_loop(found: Mapping[tuple[str, str], list[float]]) -> Iterator
 
 
 class SampledRequests:
-    """Requests in a minimal loop at batch 1, on `cpus`, whose steps are sampled without anything of what
-    serving does for that. Raises NotMeasurableError where none can be sampled.
+    """Requests in a minimal loop at batch 1, on `cpus`, whose steps are sampled by this check alone. Raises
+    NotMeasurableError where none can be sampled.
     """
 
     def __init__(self, settings: EngineSettings, cpus: list[int], modes: list[str]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 import torch
@@ -58,14 +57,13 @@ def run(settings: EngineSettings, names: list[str], write: Callable[[Event], Non
     }
     write(Event(facts=facts))
     for name in names:
-        log = partial(_progress, write, name)
+
+        def log(text: str, name: str = name) -> None:
+            write(Event(name, text))
+
         log("begins")
         rows, runs = run_check(name, CHECKS[name], bench, log, bench.off_cpu)
         write(Event(name, rows=rows, runs=runs))
-
-
-def _progress(write: Callable[[Event], None], name: str, text: str) -> None:
-    write(Event(name, text))
 
 
 def main(arguments: list[str]) -> int:
