@@ -6,6 +6,7 @@ import codecs
 import errno
 import locale
 import os
+import site
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from service.cli import check, fleet, peers, report, serve, study, sweep
+from service.cli import check, fleet, peers, report, run, serve, study, sweep
 from service.cli.options import EXIT_BAD_INPUT, EXIT_CODES, EXIT_MACHINE
 
 
@@ -51,7 +52,7 @@ def options(
 
 
 for commands in (
-    serve.app, sweep.app, report.app, report.compare_app, check.app, study.app, peers.app, fleet.app,
+    serve.app, run.app, sweep.app, report.app, report.compare_app, check.app, study.app, peers.app, fleet.app,
 ):  # fmt: skip
     app.add_typer(commands)
 
@@ -81,6 +82,7 @@ def any_system() -> Iterator[None]:
     """
     _open_closed_streams()
     _speak_utf8()
+    _import_ours()
     if os.environ.get("COLUMNS") == "0":
         del os.environ["COLUMNS"]  # of a terminal whose width nobody knows: a help of no width shows nothing
     try:
@@ -111,6 +113,15 @@ def _speak_utf8() -> None:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _import_ours() -> None:
+    """Have every process to come import our packages, though the current folder may have `models` as well."""
+    os.environ["PYTHONSAFEPATH"] = "1"
+    here = os.path.dirname(os.path.abspath(__file__))
+    if here not in site.getsitepackages():  # these come last, behind Python's own library
+        others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([here, *filter(None, others)]))
 
 
 def _refuse_unusable() -> None:

@@ -1,0 +1,330 @@
+"""Imports a user's own code and runs it: whatever is wrong there is said in one line, with the remedy."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import multiprocessing
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+
+HOME = Path(__file__).resolve().parents[1]
+OURS = frozenset({"models", "service", "loadtests", "dashboards", "launchbound"})
+"""What launchbound's own code is imported as, which code of the user's may be called as well."""
+
+PREFIX = "launchbound_user_"
+"""Before the name of a user's package or file where that name is taken."""
+
+_STANDARD = sysconfig.get_path("stdlib")
+_IMPORTING = ("<frozen importlib", importlib.__file__, __file__, __file__.replace("user_code", "workload"))
+_OF_NOBODY = ("site-packages", "dist-packages")
+_OUR_FILES = (str(HOME / "launchbound.py"), *(f"{HOME / name}{os.sep}" for name in sorted(OURS)))
+
+
+class ModuleError(ValueError):
+    """A user's module that cannot be loaded or called; the message is one line and names the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Code of the user's: `name` is imported from `root`, or as the one `file`, which is in no package."""
+
+    root: Path
+    name: str
+    file: Path | None = None
+
+
+def find_source(text: str) -> Source:
+    """What `text` names: a module from the current folder or the environment, or a file. Raises ModuleError.
+
+    A file in a package is imported as a part of it, so that its relative imports work.
+    """
+    if not text.endswith(".py") and os.sep not in text:
+        if not all(part.isidentifier() for part in text.split(".")):
+            raise ModuleError(f"'{text}' names no module: write package.module:factory or file.py:factory")
+        return Source(Path.cwd(), text)
+    file = Path(text).expanduser().absolute()
+    if not file.is_file():
+        near = file.with_suffix(".py")
+        remedy = f"did you mean {near}?" if near.is_file() and near != file else "correct the path"
+        raise ModuleError(f"no file {text} (current folder: {Path.cwd()}): {remedy}")
+    root, parts = file.parent, [file.stem]
+    while (root / "__init__.py").is_file():
+        parts.insert(0, root.name)
+        root = root.parent
+    if len(parts) == 1:
+        return Source(root, PREFIX + re.sub(r"\W", "_", file.stem), file)
+    return Source(root, ".".join(parts).removesuffix(".__init__"))
+
+
+def import_source(source: Source, named: str) -> ModuleType:
+    """The module of `source`, which the user called `named`. Raises ModuleError."""
+    top = source.name.partition(".")[0]
+    taken = frozenset(name for name in {top, *OURS} if _is_taken(name, source.root))
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    if taken:
+        sys.meta_path.insert(0, _Finder(source.root, taken))
+    if str(source.root) not in sys.path:
+        sys.path.insert(0, str(source.root))
+    name = PREFIX + source.name if top in taken else source.name
+    with running(f"importing {named}"), _no_new_processes(named):
+        try:
+            return _import_file(source, taken) if source.file else importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            ours = f"; launchbound's own package is called '{top}' as well" if top in OURS - taken else ""
+            raise ModuleError(
+                f"no module '{named}' in {source.root} or in {sys.prefix}{ours}: correct the name, run this "
+                "where it lies, or write path/to/file.py:factory"
+            ) from None
+
+
+def _is_taken(top: str, root: Path) -> bool:
+    """Whether `root` has a `top` of its own, and `import top` in this process gives another one."""
+    own = root / top
+    if not (own.is_dir() or own.with_suffix(".py").is_file()):
+        return False
+    if top in OURS:
+        return root.resolve() != HOME
+    loaded = sys.modules.get(top)
+    places = [getattr(loaded, "__file__", None), *getattr(loaded, "__path__", ())]
+    return loaded is not None and not any(
+        place and Path(place).is_relative_to(own.parent) for place in places
+    )
+
+
+def _import_file(source: Source, taken: frozenset[str]) -> ModuleType:
+    assert source.file is not None
+    path = str(source.file)
+    loader = _Renaming(source.name, path, taken) if taken else SourceFileLoader(source.name, path)
+    spec = spec_from_file_location(source.name, path, loader=loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    sys.modules[source.name] = module  # dataclasses, pickle and Dynamo look there
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        del sys.modules[source.name]
+        raise
+    return module
+
+
+class _Finder(MetaPathFinder):
+    """Finds packages of the user's in `root` whose names are `taken`, each under PREFIX and its name.
+
+    All other code in `root` is loaded so that its imports of them give the user's.
+    """
+
+    def __init__(self, root: Path, taken: frozenset[str]) -> None:
+        self._root = root
+        self._taken = taken
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        own = fullname.removeprefix(PREFIX)
+        if path is None and own != fullname and own in self._taken:
+            found = PathFinder.find_spec(own, [str(self._root)])
+        else:
+            found = PathFinder.find_spec(fullname, path)
+            if found is None or not self._is_users(found):
+                return None
+        if found is None:
+            return None
+        spec: ModuleSpec | None = ModuleSpec(fullname, None, is_package=True)  # a folder without __init__.py
+        if isinstance(found.loader, SourceFileLoader):
+            loader = _Renaming(fullname, found.loader.path, self._taken)
+            spec = spec_from_file_location(fullname, loader.path, loader=loader)
+        if spec is not None and found.submodule_search_locations is not None:
+            spec.submodule_search_locations = list(found.submodule_search_locations)
+        return spec
+
+    def _is_users(self, spec: ModuleSpec) -> bool:
+        if not isinstance(spec.loader, SourceFileLoader):
+            return False
+        file = Path(spec.loader.path)
+        inside = file.is_relative_to(self._root) and not set(_OF_NOBODY) & set(file.parts)
+        return inside and not file.resolve().is_relative_to(HOME)
+
+
+class _Renaming(SourceFileLoader):
+    """Loads a file with its imports of packages that are `taken` renamed; never from kept bytecode."""
+
+    def __init__(self, fullname: str, path: str, taken: frozenset[str]) -> None:
+        super().__init__(fullname, path)
+        self._taken = taken
+
+    def get_code(self, fullname: str) -> CodeType:
+        tree = ast.parse(self.get_data(self.path), self.path)
+        renamed = ast.fix_missing_locations(_Renamer(self._taken).visit(tree))
+        code: CodeType = compile(renamed, self.path, "exec", dont_inherit=True)
+        return code
+
+
+class _Renamer(ast.NodeTransformer):
+    def __init__(self, taken: frozenset[str]) -> None:
+        self._taken = taken
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        if node.level == 0 and node.module:
+            node.module = self._renamed(node.module)
+        return node
+
+    def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
+        found: list[ast.stmt] = []
+        for one in node.names:
+            name = self._renamed(one.name)
+            found.append(ast.copy_location(ast.Import([ast.alias(name, one.asname)]), node))
+            if name != one.name and one.asname is None:
+                top = one.name.partition(".")[0]
+                found.append(ast.copy_location(ast.Import([ast.alias(PREFIX + top, top)]), node))
+        return found
+
+    def _renamed(self, name: str) -> str:
+        return PREFIX + name if name.partition(".")[0] in self._taken else name
+
+
+@contextmanager
+def running(what: str) -> Iterator[None]:
+    """Within: code of the user's runs, with nothing on its standard input. What it prints goes to stderr.
+
+    What it raises is printed without our frames, and becomes a ModuleError that begins with `what`. Number of
+    threads and grad mode are afterwards what they were: they are the service's.
+    """
+    stdin, arguments, threads, grads = sys.stdin, sys.argv, torch.get_num_threads(), torch.is_grad_enabled()
+    try:
+        with open(os.devnull) as nothing, redirect_stdout(sys.stderr):
+            sys.stdin, sys.argv = nothing, [what]
+            yield
+    except (ModuleError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        print(_traceback(error).replace(PREFIX, ""), file=sys.stderr)
+        raise ModuleError(f"{what} failed: {explain(error)}") from error
+    finally:
+        sys.stdin, sys.argv = stdin, arguments
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(grads)
+
+
+@contextmanager
+def _no_new_processes(named: str) -> Iterator[None]:
+    """Within: a process of `multiprocessing` is refused. By `spawn` it would import the code again."""
+
+    def refuse(self: BaseProcess) -> None:
+        raise ModuleError(
+            f"{named} starts a process while it is imported: put that under `if __name__ == '__main__':`"
+        )
+
+    start = BaseProcess.start
+    BaseProcess.start = refuse  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        BaseProcess.start = start  # type: ignore[method-assign]
+
+
+@contextmanager
+def leaving_no_process(what: str) -> Iterator[None]:
+    """Within: processes may be started, but must have ended at its end. Raises ModuleError."""
+    before = set(multiprocessing.active_children())
+    yield
+    if left := [process.name for process in multiprocessing.active_children() if process not in before]:
+        raise ModuleError(
+            f"{what} leaves {', '.join(left)} running, which takes cores from what is measured: end it first"
+        )
+
+
+_REMEDIES: tuple[tuple[str, str], ...] = (
+    (
+        r"^EOFError|^BdbQuit",
+        "it reads standard input, which is empty here: read a file or an environment variable instead",
+    ),
+    (
+        r"^SystemExit",
+        "it ends the process: put its command line under `if __name__ == '__main__':`",
+    ),
+    (
+        r"out of memory|allocate memory|^MemoryError|not enough memory",
+        "it needs more memory than there is: take a smaller batch, bfloat16 or a smaller model",
+    ),
+    (
+        r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|on a CUDA device but|CUDA driver"
+        r"|from the 'CPU' backend|not implemented for 'CPU'|0 active drivers|(must|only) .*\bCUDA\b",
+        "it needs a CUDA device and this one has none or was not asked for one: run it with --device cuda, "
+        "choose what runs by torch.cuda.is_available(), load weights with map_location='cpu'",
+    ),
+    (
+        r"Expected all tensors to be on the same device",
+        "a tensor is made on a device of its own: make it a buffer, or give it the device of an input",
+    ),
+    (
+        r"^ModuleNotFoundError: No module named",
+        "install that into the environment of launchbound, or correct the import",
+    ),
+)
+"""By a pattern of the error's type and text: what to do."""
+
+
+def explain(error: BaseException) -> str:
+    """What a user's code raised, in one line: the error, where in that code, and, where known, the remedy."""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = " ".join(message.split())[:300].replace(PREFIX, "")
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), "correct that")
+    return f"{said}{_where(error)}: {remedy}"
+
+
+def _where(error: BaseException) -> str:
+    """The place in the user's code, as ` (file.py:12)`; '' where none of the stack is the user's."""
+    if isinstance(error, SyntaxError):
+        return "" if error.filename is None else f" ({_shortest(error.filename)}:{error.lineno})"
+    users = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    return f" ({_shortest(users[-1].filename)}:{users[-1].lineno})" if users else ""
+
+
+def _is_users(file: str) -> bool:
+    if file.startswith(("<", _STANDARD, *_OUR_FILES)):
+        return False
+    return not set(_OF_NOBODY) & set(Path(file).parts)
+
+
+def _shortest(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback of `error` without our frames and those of Python's importing."""
+    report = traceback.TracebackException.from_exception(error)
+    report.stack = traceback.StackSummary.from_list(
+        [frame for frame in report.stack if not frame.filename.startswith(_IMPORTING)]
+    )
+    return "".join(report.format())
+
+
+def code_files(root: Path) -> list[Path]:
+    """The files in `root` that this process has imported, sorted, without installed packages and ours."""
+    files = {Path(file) for module in list(sys.modules.values()) if (file := _file_of(module))}
+    return sorted(file for file in files if file.is_relative_to(root) and _is_users(str(file)))
+
+
+def _file_of(module: Any) -> str | None:  # noqa: ANN401 - anything may lie in sys.modules
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) and file.endswith(".py") else None

@@ -1,0 +1,258 @@
+"""A module of the user's own, by the name of its factory: loaded, checked, and with inputs of any batch."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from models.naming import split_name
+from models.user_code import (
+    ModuleError,
+    code_files,
+    explain,
+    find_source,
+    import_source,
+    leaving_no_process,
+    running,
+)
+
+__all__ = ["Example", "ModuleError", "UserModule", "explain", "load_module"]
+
+_SHAPE = "return model, inputs, where inputs(batch, seed) gives a tuple or a dict of tensors"
+
+
+class Example(NamedTuple):
+    """What a module is called on: `module(*args, **kwargs)`. Tensors may lie anywhere in the two."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class UserModule:
+    """`module` in evaluation mode, on its device; its parameters require grad as its factory left them.
+
+    `inputs(batch, seed)` makes tensors of its own at each call, the same for the same seed, and raises
+    ModuleError where the user's function fails or gives another batch. `content_hash` is that of the user's
+    code and of the weights, `tolerance` that of parity, relative; None: by dtype.
+    """
+
+    module: nn.Module
+    inputs: Callable[[int, int], Example]
+    name: str
+    content_hash: str
+    tolerance: float | None = None
+    batch_dimension: int = 0
+
+
+class _Said(NamedTuple):
+    """What the factory returned."""
+
+    model: Any
+    inputs: Any
+    name: str
+    batch_dimension: int
+    tolerance: float | None
+
+
+def load_module(name: str, device: torch.device, dtype: torch.dtype) -> UserModule:
+    """The module that the factory called `name` builds (see `models.naming`), floating point in `dtype`.
+
+    The factory is a function without arguments that returns `model, inputs`, or any object with these two as
+    attributes, and, if it likes, `name`, `batch_dimension` and `tolerance`. torch is seeded before it runs.
+    Raises ModuleError, one line with the remedy, whatever is wrong with it.
+    """
+    text, factory = split_name(name)
+    if not (text and factory):
+        raise ModuleError(f"'{name}' names no factory: write package.module:factory or file.py:factory")
+    source = find_source(text)
+    torch.manual_seed(0)
+    build = _attribute(import_source(source, text), factory, name)
+    _refuse_signature(build, (), f"{name} is called without arguments", "give each a default")
+    with running(f"{name}()"), leaving_no_process(f"{name}()"):
+        returned = build()
+    said = _said(returned, name)
+    _check_model(said.model, name)
+    _refuse_signature(
+        said.inputs, (1, 0), f"inputs of {name} is called as inputs(batch, seed)", "take these two"
+    )
+    content = _content_hash(said.model, [file.read_bytes() for file in code_files(source.root)])
+    with running(f"moving the module of {name} to {device}"):
+        # Not `to(dtype)`, which would drop the imaginary part of complex parameters.
+        said.model._apply(lambda tensor: _moved(tensor, device, dtype))
+    floats = any(tensor.is_floating_point() for tensor in _tensors(said.model))
+    inputs = _Inputs(said, floats, device, dtype)
+    return UserModule(said.model, inputs, said.name, content, said.tolerance, said.batch_dimension)
+
+
+def _attribute(module: Any, factory: str, name: str) -> Any:  # noqa: ANN401 - a stranger's
+    found = module
+    for part in factory.split("."):
+        if not hasattr(found, part):
+            functions = [one for one, value in vars(module).items() if inspect.isfunction(value)]
+            has = f" (it has {', '.join(functions[:5])})" if functions else ""
+            raise ModuleError(f"{name}: there is no '{factory}' in it{has}: name a function to {_SHAPE}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ModuleError(f"{name} is no function but {_kind(found)}: name a function to {_SHAPE}")
+    return found
+
+
+def _refuse_signature(function: Any, arguments: tuple[int, ...], what: str, remedy: str) -> None:  # noqa: ANN401
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # one written in C has none
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise ModuleError(
+            f"{what}, and it has ({', '.join(signature.parameters)}; {error}): {remedy}"
+        ) from None
+
+
+def _said(returned: Any, name: str) -> _Said:  # noqa: ANN401
+    """What the factory returned, its optional parts checked. Raises ModuleError."""
+    if isinstance(returned, tuple) and len(returned) == 2:
+        said = _Said(*returned, name, 0, None)
+    elif hasattr(returned, "model") and hasattr(returned, "inputs"):
+        said = _Said(
+            returned.model,
+            returned.inputs,
+            getattr(returned, "name", None) or name,
+            getattr(returned, "batch_dimension", 0),
+            getattr(returned, "tolerance", None),
+        )
+    else:
+        raise ModuleError(f"{name}() returned {_kind(returned)}: {_SHAPE}")
+    if not callable(said.inputs):
+        raise ModuleError(f"{name}() returned {_kind(said.inputs)} in place of a function inputs: {_SHAPE}")
+    if not isinstance(said.batch_dimension, int) or said.batch_dimension < 0:
+        raise ModuleError(f"{name}(): batch_dimension is {said.batch_dimension!r}: give 0, 1, 2, …")
+    if said.tolerance is not None and not (isinstance(said.tolerance, float) and 0 < said.tolerance < 1):
+        raise ModuleError(f"{name}(): tolerance is {said.tolerance!r}: give a number between 0.0 and 1.0")
+    if not isinstance(said.name, str):
+        raise ModuleError(f"{name}(): name is {said.name!r}: give a text")
+    return said
+
+
+def _check_model(model: Any, name: str) -> None:  # noqa: ANN401
+    if not isinstance(model, nn.Module):
+        raise ModuleError(f"{name}() returned {_kind(model)} in place of a torch.nn.Module: {_SHAPE}")
+    if hasattr(model, "_orig_mod"):
+        raise ModuleError(f"{name}() returned a compiled module: return it as it is, the modes compile it")
+    training = [path or "the module itself" for path, part in model.named_modules() if part.training]
+    if training:
+        raise ModuleError(
+            f"the module of {name} is in training mode ({training[0]}), where dropout and batch norm compute "
+            "something else: call .eval() on it as the last thing before it is returned"
+        )
+    for path, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            raise ModuleError(f"{path} of {name} has no size yet: call the module once in the factory")
+        if tensor.is_meta:
+            raise ModuleError(f"{path} of {name} is on the device meta and has no values: load its weights")
+        if tensor.is_inference():
+            raise ModuleError(
+                f"{path} of {name} was made under inference_mode, and could not be used in eager mode: "
+                "build the module outside it"
+            )
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    return chain(model.parameters(), model.buffers())
+
+
+def _moved(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"an object of type {type(value).__name__}"
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """Calls the user's `inputs` and checks what it gives. `floats`: the module itself has some."""
+
+    said: _Said
+    floats: bool
+    device: torch.device
+    dtype: torch.dtype
+
+    def __call__(self, batch: int, seed: int) -> Example:
+        what = f"inputs({batch}, {seed}) of {self.said.name}"
+        torch.manual_seed(seed)
+        with running(what):
+            example = _example(self.said.inputs(batch, seed), what)
+            self._check(example, batch, what)
+            owned: Example = tree_map_only(Tensor, self._own, example)
+            return owned
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        """A copy: the user's may be kept and given again, but what a job is fed is written over."""
+        dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.detach().to(self.device, dtype, copy=True)
+
+    def _check(self, example: Example, batch: int, what: str) -> None:
+        leaves = tree_flatten(example)[0]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if not tensors:
+            kinds = ", ".join(sorted({type(leaf).__name__ for leaf in leaves})) or "nothing"
+            raise ModuleError(
+                f"{what} gives no tensor but {kinds}: make tensors of it, as by torch.as_tensor"
+            )
+        shape, dimension = list(tensors[0].shape), self.said.batch_dimension
+        if len(shape) <= dimension or shape[dimension] != batch:
+            raise ModuleError(
+                f"{what} gives a first tensor of shape {shape}, whose dimension {dimension} is not the batch "
+                f"of {batch}: make it so, put the tensor that has the batch first, or return an object with "
+                "model, inputs and batch_dimension"
+            )
+        if not self.floats and not any(tensor.is_floating_point() for tensor in tensors):
+            raise ModuleError(
+                f"neither the module nor {what} has a floating point tensor: give one that computes with them"
+            )
+
+
+def _example(made: Any, what: str) -> Example:  # noqa: ANN401
+    if isinstance(made, Tensor):
+        return Example((made,), {})
+    if isinstance(made, tuple | list):
+        return Example(tuple(made), {})
+    if isinstance(made, Mapping) and all(isinstance(key, str) for key in made):
+        return Example((), dict(made))
+    raise ModuleError(
+        f"{what} gives {_kind(made)}: return a tuple of positional arguments or a dict of named ones"
+    )
+
+
+def _content_hash(model: nn.Module, code: list[bytes]) -> str:
+    """Twelve hex digits of the user's code and of parameters and buffers, before they are moved and cast."""
+    digest = hashlib.sha256()
+    for content in code:
+        digest.update(hashlib.sha256(content).digest())
+    for path, tensor in chain(model.named_parameters(), model.named_buffers()):
+        digest.update(f"{path} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(_bytes(tensor.detach()))
+    return digest.hexdigest()[:12]
+
+
+def _bytes(tensor: Tensor) -> Any:  # noqa: ANN401 - a buffer without a copy
+    if tensor.layout is torch.strided and not tensor.is_quantized and type(tensor) is Tensor:
+        return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    stored = io.BytesIO()
+    torch.save(tensor, stored)
+    return stored.getbuffer()
