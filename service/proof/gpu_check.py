@@ -190,10 +190,8 @@ def run_sections(
             found = run_group(group, folder, environment, limits_seconds(group, later, left))
         ended += found
         for one in found:
-            print(
-                f"{one.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}".rstrip(),
-                flush=True,
-            )
+            text = f"{one.name}: {one.how}, {one.rows} rows, {one.seconds:.0f} s {one.detail}"
+            print(text.rstrip(), flush=True)
     return Checked(started, time.time() - started, cold, ended, unwatched)
 
 

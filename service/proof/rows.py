@@ -182,7 +182,7 @@ def _as_json(found: Mapping[Any, list[Any]]) -> list[tuple[Any, list[Any]]]:
 
 
 def _judged(check: Check, runs: list[tuple[dict[Any, list[Any]], float]]) -> list[Row]:
-    """From the samples of the runs on a quiet core; where none was from all, and no failure is decided."""
+    """From the runs on a quiet core; where none was quiet, from all runs, and no failure is then decided."""
     quiet = [run for run in runs if run[1] <= MOST_OFF_CPU]
     used = quiet or runs
     together: dict[Any, list[Any]] = {}
