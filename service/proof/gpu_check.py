@@ -32,7 +32,6 @@ from rich.console import Console
 from loadtests.run.folder import git_state
 from loadtests.run.machine import clocks_query, clocks_summary, watched
 from service.anatomy.show import records_table
-from service.front.child_process import kill_group
 from service.modes import default_modes
 from service.parent_death import owned
 from service.proof import gpu_goals
@@ -290,7 +289,9 @@ def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
         os.killpg(child.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             child.wait(grace_seconds)
-    kill_group(child.pid)
+    # Nobody is left where the child ended and took all with it.
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
     # A process that hangs inside a driver cannot be killed, and the next section can still run.
     with suppress(subprocess.TimeoutExpired):
         child.wait(grace_seconds)
