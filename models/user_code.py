@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 HOME = Path(__file__).resolve().parents[1]
-OURS = frozenset({"models", "service", "loadtests", "dashboards", "launchbound"})
+OURS = frozenset({"models", "service", "loadtests", "dashboards", "launchbound", "launchbound_pytest"})
 """What launchbound's own code is imported as, which code of the user's may be called as well."""
 
 PREFIX = "launchbound_user_"
@@ -33,7 +33,7 @@ PREFIX = "launchbound_user_"
 _STANDARD = sysconfig.get_path("stdlib")
 _IMPORTING = ("<frozen importlib", importlib.__file__, __file__, __file__.replace("user_code", "workload"))
 _OF_NOBODY = ("site-packages", "dist-packages")
-_OUR_FILES = (str(HOME / "launchbound.py"), *(f"{HOME / name}{os.sep}" for name in sorted(OURS)))
+_OUR_FILES = tuple(f"{HOME / name}{end}" for name in OURS for end in (".py", os.sep))
 
 
 class ModuleError(ValueError):
