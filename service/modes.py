@@ -7,7 +7,7 @@ row into something that runs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 GradMode = Literal["enabled", "no_grad", "inference_mode"]
@@ -44,6 +44,11 @@ class Effect:
     def cpp_wrapper(self) -> bool:
         """Whether `torch.compile` has what calls its kernels generated in C++, not in Python."""
         return bool((self.compile or {}).get("options", {}).get("cpp_wrapper", False))
+
+    @property
+    def with_breaks(self) -> Effect:
+        """The same of a model that no single graph holds: its compiler may leave the graph."""
+        return replace(self, compile={**(self.compile or {}), "fullgraph": False})
 
     def in_pytorch(self, grad_mode: GradMode) -> str:
         """The PyTorch that does the same in a program of one's own: `with torch.inference_mode(): …`."""

@@ -525,7 +525,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     batch_bucket: int
     prompt_tokens: int = 0
     outputs: list[Output] = []
-    forward_outputs: msgspec.Raw | None = None
+    forward_outputs: bytes | None = None
     timings: Timings | None = None
     kernels: int | None = None
     launches: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from service.records import PHASES, Phase
+from service.records import PHASES, Job, Phase
 
 WorkloadName = Literal["generate", "forward"]
 
@@ -15,13 +15,18 @@ class Workload:
     """`generate`: a causal language model completes prompts. `forward`: a module is called on inputs.
 
     `phases`: those of its steps, in the order in which a request has them. `main` is the one whose kernel
-    share and headroom stand for a mode, and whose steps texts call `step`.
+    share and headroom stand for a mode, and whose steps texts call `step`. `tokens`: its requests are of
+    prompts, have tokens, and run in the smallest batch bucket that holds them; else of a configured batch
+    size. `smaller` and `shorter` are what to ask for where memory or time does not suffice.
     """
 
     name: WorkloadName
     phases: tuple[Phase, ...]
     main: Phase
     step: str
+    tokens: bool
+    smaller: str
+    shorter: str
 
     @property
     def route(self) -> str:
@@ -29,7 +34,17 @@ class Workload:
         return f"/v1/modes/{{mode}}/{self.name}"
 
 
-GENERATE = Workload("generate", PHASES, "decode", "decode step")
-FORWARD = Workload("forward", ("forward",), "forward", "call")
+GENERATE = Workload(
+    "generate", PHASES, "decode", "decode step", tokens=True, smaller="fewer prompts or tokens",
+    shorter="fewer tokens",
+)  # fmt: skip
+FORWARD = Workload(
+    "forward", ("forward",), "forward", "call", tokens=False, smaller="a smaller batch", shorter="fewer calls"
+)
 
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in (GENERATE, FORWARD)}
+
+
+def of_job(job: Job) -> Workload:
+    """What `job` is a request of."""
+    return GENERATE if job.forward is None else FORWARD

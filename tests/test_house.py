@@ -20,7 +20,10 @@ LEAVES = {
     "service.study_names",
     "service.statistics",
 }
-"""They import nothing of ours: the front, the engine and the load tests share them."""
+"""They import nothing of ours."""
+
+SHARED = {*LEAVES, "service.workloads"}
+"""The front, the engine and the load tests share them."""
 
 OF_LOADTESTS = {
     "service.machine",
@@ -29,17 +32,19 @@ OF_LOADTESTS = {
     "service.parent_death",
     "service.records",
     "service.statistics",
+    "service.workloads",
 }
 
 ALLOWED: dict[str, set[str]] = {
     **{name: set[str]() for name in sorted(LEAVES)},
-    "service.front": LEAVES,
+    "service.workloads": {"service.records"},
+    "service.front": {"models.naming", *SHARED},
     "service.ray_cluster": set(),
-    "service.replicas": {"service.front", "service.ray_cluster", *LEAVES},
-    "service.step": {"models", *LEAVES},
-    "service.engine": {"service.measure", "service.step", "models", *LEAVES},
-    "service.measure": {"service.step", "models", *LEAVES},
-    "service.anatomy": {"service.measure", "service.step", "models", *LEAVES},
+    "service.replicas": {"service.front", "service.ray_cluster", *SHARED},
+    "service.step": {"models", *SHARED},
+    "service.engine": {"service.measure", "service.step", "models", *SHARED},
+    "service.measure": {"service.step", "models", *SHARED},
+    "service.anatomy": {"service.measure", "service.step", "models", *SHARED},
     "service.proof": {
         "service.anatomy.show",
         "service.measure",
@@ -52,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
         "service.front.request_timing",
         "models",
         "loadtests",
-        *LEAVES,
+        *SHARED,
     },
     "service.cli": {
         "service.anatomy",
@@ -63,9 +68,11 @@ ALLOWED: dict[str, set[str]] = {
         "service.replicas",
         "service.proof",
         "service.step",
+        "models.export",
+        "models.naming",
         "loadtests",
         "dashboards",
-        *LEAVES,
+        *SHARED,
     },
     "models": set(),
     "models.training": {"models"},
@@ -94,7 +101,8 @@ FOREIGN = "loadtests.peers.rivals"
 """Run by the rivals' own interpreters, as processes; what they import is not of this process."""
 
 TORCHLESS = (
-    *LEAVES,
+    *SHARED,
+    "models.naming",
     "service.front",
     "service.ray_cluster",
     "service.replicas",

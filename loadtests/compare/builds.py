@@ -40,7 +40,7 @@ SHOWN = 3
 """So many cells, or parts of a request, are named in a sentence."""
 
 HEADS = (
-    "cell", "before", "after", "latency", f"against {BASELINE}", "at most", "could show", "where it went",
+    "cell", "before", "after", "{latency}", f"against {BASELINE}", "at most", "could show", "where it went",
 )  # fmt: skip
 """`at most`: the one-sided 95 % bound. `could show`: the smallest detectable slow-down."""
 
@@ -315,7 +315,8 @@ def _why(one: CellChange) -> str:
 
 
 def table(found: BuildComparison) -> Table:
-    return Table("", HEADS, [_row(one) for one in found.cells])
+    latency = found.before.sweeps[0].words.latency
+    return Table("", [head.format(latency=latency) for head in HEADS], [_row(one) for one in found.cells])
 
 
 def _row(one: CellChange) -> list[Text]:

@@ -181,7 +181,7 @@ def picture(entries: Sequence[Entry], ask_repeats: bool = True, drawn: str | Non
     tables = [_table(one, repeated.get(one.group)) for one in shared]
     if repeated:
         answer = _agreed({places[group]: one for group, one in repeated.items()})
-        crossings = [(one.name, crossing(one.findings.crossover)) for one in entries]
+        crossings = [(one.name, crossing(one.findings)) for one in entries]
         side_by_side = Section("Does the answer replicate?", "", tables, crossings)
     else:
         answer = _lowest({places[one.group]: one for one in shared})
@@ -229,7 +229,7 @@ def picture(entries: Sequence[Entry], ask_repeats: bool = True, drawn: str | Non
 def place_of_group(group: Group, shared: Sequence[Group]) -> str:
     """'batch 4', with those of its other conditions in which the runs' cells differ."""
     batch, prompts, tokens, concurrency, _ = group
-    words = (prompts, f"{tokens} tokens", f"c={concurrency}")
+    words = (f"{prompts}", f"{tokens} tokens", f"c={concurrency}")
     differ = [len({one[number] for one in shared}) > 1 for number in (1, 2, 3)]
     conditions = ", ".join(word for word, differs in zip(words, differ, strict=True) if differs)
     return f"batch {batch}" + (f" ({conditions})" if conditions else "")
@@ -276,8 +276,9 @@ def _table(shared: Shared, repeated: Repeated | None) -> Table:
     rows.append([Text("mode to ship"), *map(Text, answers)])
     noise = [ratio(one.noise) if one and one.noise else "no control cell" for one in shared.verdicts]
     rows.append([Text(f"{BASELINE} against itself"), *map(Text, noise)])
-    shares = [str(kernel_share(one.baseline.decode)) if one else "–" for one in shared.verdicts]
-    rows.append([Text(f"kernel share of {BASELINE}'s decode"), *map(Text, shares)])
+    shares = [str(kernel_share(one.baseline.main)) if one else "–" for one in shared.verdicts]
+    main = shared.entries[0].findings.results.workload.main
+    rows.append([Text(f"kernel share of {BASELINE}'s {main}"), *map(Text, shares)])
     heads, note = ["mode", *(entry.name for entry in shared.entries)], f"Lowest latency: {shared.winner}."
     if repeated:
         heads.insert(1, f"all {len(shared.entries)} sweeps")
@@ -293,7 +294,7 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
     summary = next((one for one in verdict.modes if one.cell.mode == mode), None) if verdict else None
     if summary is None:
         return Text("–")
-    under = [f"{significant(summary.tokens_per_second.value)} tokens/s"]
+    under = [f"{significant(summary.throughput.value)} {summary.words.rate_unit}"]
     word = ""
     if found := summary.comparison:
         under.insert(0, f"{ratio(found.speedup)} over {BASELINE}, {found.word}")

@@ -269,13 +269,17 @@ def best(verdict: Verdict) -> Summary:
 def read_entries(folders: Sequence[Path]) -> list[Entry]:
     """The runs in `folders`, lettered in this order.
 
-    Raises RowsError for a folder that cannot be read or is named twice, and above 26 of them.
+    Raises RowsError for a folder that cannot be read or is named twice, above 26 of them, and for runs of
+    modules beside runs of language models, which have no cell in common.
     """
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise RowsError("a folder is named twice: name each run once")
     if len(folders) > len(LETTERS):
         raise RowsError(f"{len(folders)} runs: one picture takes {len(LETTERS)}, name fewer")
-    return entries_of([read_results(folder) for folder in folders])
+    found = [read_results(folder) for folder in folders]
+    if len({one.workload.name for one in found}) > 1:
+        raise RowsError("some runs are of a module and some of a language model: name runs of one kind")
+    return entries_of(found)
 
 
 def entries_of(results: Sequence[Results], labels: Sequence[str] | None = None) -> list[Entry]:
@@ -390,8 +394,8 @@ class Shared:
                 "run": one.entry.letter,
                 "mode": one.summary.cell.mode,
                 "effective": one.summary.effective,
-                "latency_seconds": one.summary.latency,
-                "tokens_per_second": one.summary.tokens_per_second,
+                one.summary.words.seconds: one.summary.latency,
+                one.summary.words.rate: one.summary.throughput,
                 "speedup": found.speedup if (found := one.summary.comparison) else None,
             }
             for one in self.runs

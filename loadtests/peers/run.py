@@ -34,8 +34,9 @@ from loadtests.run.folder import REPOSITORY, now
 from loadtests.run.machine import off_cores
 from loadtests.run.rows import RowsError, each_row
 from loadtests.run.run_file import RUN_FILE, SweepRun, read_run
-from loadtests.run.target import Target, Unreachable
+from loadtests.run.target import Target, Unreachable, workload_of
 from service.parent_death import owned
+from service.workloads import GENERATE
 
 EXPORT_SECONDS = 600.0
 
@@ -174,6 +175,10 @@ def _check(engine: dict[str, Any] | None) -> None:
     """Raise PeersError where rivals could not run under the conditions of this engine."""
     if engine is None or not engine.get("warm"):
         raise PeersError("the service is still warming up: wait until GET /health/ready answers 200")
+    if workload_of(engine) is not GENERATE:
+        raise PeersError(
+            f"rivals complete prompts, and {engine['model']} is a module: serve a language model"
+        )
     if engine["device"] != "cpu" or engine["dtype"] != "float32":
         raise PeersError(
             f"rivals run in float32 on a CPU, the service {engine['dtype']} on {engine['device']}"

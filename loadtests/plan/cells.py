@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from service.modes import MODES
 from service.statistics.choice import MINIMUM_ROUNDS as MINIMUM_ROUNDS
 from service.statistics.choice import interim_checks
+from service.workloads import FORWARD, GENERATE, Workload, WorkloadName
 
 BASELINE = next(iter(MODES))
 """The first mode of the ladder, `eager`, which every plan has; answers are against `choice.BASELINE`."""
@@ -39,12 +40,15 @@ def due_times(arrivals: Arrivals, rate_per_second: float, count: int, seed: str)
     return list(accumulate((random.expovariate(rate_per_second) for _ in range(count - 1)), initial=0.0))
 
 
-Group = tuple[int, str, int, int, float | str | None]
+Group = tuple[int, str | None, int | None, int, float | str | None]
 """Batch size, prompt set, new tokens, concurrency, arrivals: what cells that are compared have in common.
 
-Arrivals are None in a closed loop, the load where they are Poisson's at a share of the capacity (1 / latency
-at the end of warm-up), else as in the cell's name.
+A module has neither prompts nor tokens. Arrivals are None in a closed loop, the load where they are Poisson's
+at a share of the capacity (1 / latency at the end of warm-up), else as in the cell's name.
 """
+
+WORK: dict[WorkloadName, tuple[str, ...]] = {"generate": ("prompt_set", "new_tokens"), "forward": ("calls",)}
+"""The fields of a cell that say what a request asks for, besides its batch size."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,12 +58,16 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     `arrivals` instead (open loop): at that share of its mode's capacity, or at that many requests per second,
     the same for every mode. A block is the `requests` of a cell in one round. The control cell runs the
     baseline again: their difference is the noise floor.
+
+    A request of a module makes `calls` calls in a row, in place of completing prompts. They are no part of
+    the name: what is compared is one call, and another sweep may choose another number.
     """
 
     mode: str
     batch_size: int
-    prompt_set: PromptSet = "short"
-    new_tokens: int = 32
+    prompt_set: PromptSet | None = "short"
+    new_tokens: int | None = 32
+    calls: int | None = None
     concurrency: int = 1
     load: float | None = None
     rate: float | None = None
@@ -75,7 +83,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Name of the cell in rows and tables; unique within a plan."""
-        name = f"{self.mode} b={self.batch_size} {self.prompt_set} n={self.new_tokens} {self._arrivals_name}"
+        name = f"{self.mode} b={self.batch_size} {work_name(self.group)}{self._arrivals_name}"
         return f"{name} control" if self.control else name
 
     @property
@@ -86,9 +94,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return name + (" constant" if self.arrivals == "constant" else "")
 
     @property
-    def work(self) -> tuple[int, PromptSet, int]:
-        """What one request asks for: batch size, prompt set, new tokens."""
-        return (self.batch_size, self.prompt_set, self.new_tokens)
+    def workload(self) -> Workload:
+        return GENERATE if self.calls is None else FORWARD
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """What one request asks for: its batch size, and the fields of WORK."""
+        return {name: getattr(self, name) for name in ("batch_size", *WORK[self.workload.name])}
 
     @property
     def group(self) -> Group:
@@ -96,6 +108,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         by_load = self.rate is None and self.arrivals == "poisson"
         arrivals = self.load if by_load or not self.open_loop else self._arrivals_name
         return (self.batch_size, self.prompt_set, self.new_tokens, self.concurrency, arrivals)
+
+
+def work_name(group: Group) -> str:
+    """'short n=32 ': what requests of `group` complete; empty of a module."""
+    _, prompt_set, tokens, *_ = group
+    return "" if tokens is None else f"{prompt_set} n={tokens} "
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +156,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def requests(self) -> int:
         """Requests of the least number of rounds, warm-up not counted."""
         return self.rounds * sum(cell.requests for cell in self.cells)
+
+    def of_calls(self, calls: Mapping[int, int] | None = None) -> Plan:
+        """This plan for a module: each closed-loop cell once, without prompts and new tokens.
+
+        `calls` per request by batch size; None: they are not chosen yet, and 1.
+        """
+        cells = dict[str, Cell]()
+        for cell in self.cells:
+            if not cell.open_loop:
+                chosen = 1 if calls is None else calls[cell.batch_size]
+                made = msgspec.structs.replace(cell, prompt_set=None, new_tokens=None, calls=chosen)
+                cells.setdefault(made.name, made)
+        return msgspec.structs.replace(self, cells=tuple(cells.values()))
 
     def requests_of(self, groups: Collection[Group]) -> int:
         return sum(cell.requests for cell in self.cells if cell.group in groups)

@@ -30,6 +30,9 @@ _RELATIVE_COST = {
 
 _CHUNKS = {"short": 1, "any": 2, "long": 5}
 
+CALLS_SECONDS = 0.05
+"""A request of a module has so many calls that it takes about so long in eager."""
+
 
 def preset_documents(preset: str) -> list[PlanDocument]:
     """The plan file of a preset, by model. Raises PlanError for a name that is none."""
@@ -54,14 +57,17 @@ def overridden(
 
 
 def request_seconds(cell: Cell) -> float:
-    """About what one request takes for `tiny` on one core of the reference machine.
+    """About what one request takes for `tiny` on one core of the reference machine, or of a module anywhere.
 
     Straight lines through eager's decode step (2.2 ms at batch 1, 7 ms at 16) and prefill chunk (10 ms and
     125 ms), times the mode's usual share of eager.
     """
     step = 0.0019 + 0.00032 * cell.batch_size
     chunk = 0.0025 + 0.0075 * cell.batch_size
-    eager = cell.new_tokens * step + _CHUNKS[cell.prompt_set] * chunk
+    if cell.new_tokens is None or cell.prompt_set is None:
+        eager = CALLS_SECONDS
+    else:
+        eager = cell.new_tokens * step + _CHUNKS[cell.prompt_set] * chunk
     return eager * _RELATIVE_COST.get(cell.mode, 1.0)
 
 

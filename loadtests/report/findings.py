@@ -25,9 +25,9 @@ from loadtests.report.summaries import (
     pay_back,
     phase_of,
 )
+from loadtests.report.words import Words
 from loadtests.run.run_file import SERIES_FILE, SweepRun
 from service.modes import MODES, doubles
-from service.records import PHASES
 from service.statistics.boundedness import (
     PROVED,
     UNPROVED,
@@ -62,6 +62,10 @@ class Findings:
         self.load = LoadFindings(results)
         known = set(results.rounds["cell"].to_list())
         self._cells = [cell for cell in results.run.plan.cells if cell.name in known]
+
+    @property
+    def words(self) -> Words:
+        return self.results.words
 
     @cached_property
     def selftest(self) -> Document | None:
@@ -104,10 +108,10 @@ class Findings:
 
     @cached_property
     def crossover(self) -> CrossoverSpan:
-        """Where eager's kernels take as long as dispatch in decode; ends are unknown without intervals."""
-        decodes = {v.batch_size: v.baseline.decode for v in self.main}
-        known = {batch: decode.index for batch, decode in decodes.items() if decode.index is not None}
-        spans = {batch: decode.interval for batch, decode in decodes.items() if decode.interval}
+        """Where eager's kernels take as long as dispatch in its main phase; without intervals no ends."""
+        phases = {v.batch_size: v.baseline.main for v in self.main}
+        known = {batch: phase.index for batch, phase in phases.items() if phase.index is not None}
+        spans = {batch: phase.interval for batch, phase in phases.items() if phase.interval}
         ends = crossover_span(spans if spans.keys() == known.keys() else {})
         return CrossoverSpan(crossover(known), ends.earliest, ends.latest)
 
@@ -153,30 +157,34 @@ class Findings:
         means = self.results.cells.row(by_predicate=pl.col("cell") == cell.name, named=True)
         same = ("requests", "latency_p95_seconds", "prompt_tokens", "padded_prompt_tokens", "attended_tokens")
         estimated = means["estimated"]
-        samples = {phase: self.results.samples[phase].get(cell.name) for phase in PHASES}
-        prefill, decode = (
-            phase_of(rows, phase, samples[phase], estimated, self.left_open) for phase in PHASES
+        phases = tuple(
+            phase_of(rows, phase, self.results.samples[phase].get(cell.name), estimated, self.left_open)
+            for phase in self.results.workload.phases
         )
-        first_tokens = self.results.medians(cell.name, "time_to_first_token_seconds")
         return Summary(
             cell=cell,
             effective=rows["effective_mode"][0],
             **{name: means[name] for name in same},
             latency=typical(self.results.medians(cell.name)),
             mean_seconds=means["latency_mean_seconds"],
-            tokens_per_second=typical(self.results.medians(cell.name, "tokens_per_second")),
-            first_token=None if None in first_tokens.values() else typical(first_tokens),
+            throughput=typical(self.results.medians(cell.name, self.words.rate)),
+            first_token=self._first_token(cell),
             parts={part: means[f"{part}_seconds_mean"] for part in PARTS},
             total_seconds=means["total_seconds_mean"],
             outside_seconds=means["outside_seconds_mean"],
-            prefill=prefill,
-            decode=decode,
+            phases=phases,
             estimated=estimated,
             disturbed=is_disturbed(means["involuntary_switches"], means["steps"]),
             comparison=self.compared(self._find(cell.group, BASELINE), cell),
             against_plain=None if cell.control else self.compared(self._plain(cell.group), cell),
             payback=self._payback(cell),
         )
+
+    def _first_token(self, cell: Cell) -> Interval | None:
+        if not self.words.has_tokens:
+            return None
+        found = self.results.medians(cell.name, "time_to_first_token_seconds")
+        return None if None in found.values() else typical(found)
 
     def _verdict(self, group: Group) -> Verdict:
         summaries = tuple(s for s in self.summaries if s.cell.group == group)

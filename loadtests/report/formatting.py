@@ -82,6 +82,11 @@ def share_span(interval: Interval | None) -> str:
     return "no interval" if interval is None else f"{interval.low:.2f}–{interval.high:.2f}"
 
 
+def capital(text: str) -> str:
+    """`text` as a sentence or title begins with it; the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def listed(items: list[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)

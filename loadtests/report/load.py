@@ -183,7 +183,7 @@ def _mean(values: Iterable[float | None]) -> Interval | None:
     return None if None in known else mean_interval([value for value in known if value is not None])
 
 
-Ladder = tuple[int, PromptSet, int, Arrivals]
+Ladder = tuple[int, PromptSet | None, int | None, Arrivals]
 """Batch size, prompt set, new tokens and arrivals: what the rates of one knee have in common."""
 
 

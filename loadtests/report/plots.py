@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from functools import partial
 from typing import Any
 
 import plotly.graph_objects as go
@@ -15,11 +15,12 @@ from plotly.subplots import make_subplots
 from dashboards.theme import PART_COLOURS
 from loadtests.plan.cells import BASELINE
 from loadtests.report.findings import Findings
-from loadtests.report.formatting import colour, share_span
+from loadtests.report.formatting import capital, colour, share_span
 from loadtests.report.page import Plot
 from loadtests.report.summaries import Summary, Verdict
-from service.records import PHASES
+from service.records import Phase
 from service.statistics.intervals import Interval
+from service.workloads import Workload
 
 LOG_AXIS = {"type": "log", "dtick": "D2", "tickformat": "~g"}
 """Ticks at 1, 2 and 5 times the powers of ten."""
@@ -75,22 +76,25 @@ def _by_mode(findings: Findings) -> dict[str, list[Summary]]:
 
 
 def latency(findings: Findings) -> Plot | None:
-    figure = _against_batch(findings, lambda one: one.latency, 1e3, "latency per request, ms", "ms")
+    axis = f"{findings.words.latency_per}, ms"
+    figure = _against_batch(findings, lambda one: one.latency, 1e3, axis, "ms")
     caption = (
         "Lower is better; both axes are logarithmic. Lines are the typical round's median, bands its 95 % "
         "interval. The scatter of rounds is shared by all modes: where bands overlap, the paired speed-up "
         "decides."
     )
-    return figure and Plot("latency", "Latency against batch size", caption, figure, half=True)
+    title = f"{capital(findings.words.latency)} against batch size"
+    return figure and Plot("latency", title, caption, figure, half=True)
 
 
 def throughput(findings: Findings) -> Plot | None:
-    figure = _against_batch(findings, lambda one: one.tokens_per_second, 1.0, "tokens per second", "tokens/s")
+    rate, unit = findings.words.rate_per, findings.words.rate_unit
+    figure = _against_batch(findings, lambda one: one.throughput, 1.0, rate, unit)
     caption = (
         "Higher is better. Where a line still rises steeply, a larger batch costs little. Where it flattens, "
         "kernels are the limit and the modes converge."
     )
-    return figure and Plot("throughput", "Tokens per second against batch size", caption, figure, half=True)
+    return figure and Plot("throughput", f"{capital(rate)} against batch size", caption, figure, half=True)
 
 
 def _against_batch(
@@ -98,7 +102,7 @@ def _against_batch(
 ) -> go.Figure | None:
     if len(findings.main) < 2:
         return None
-    figure = base("batch size (prompts per request)", axis)
+    figure = base(f"batch size ({findings.words.batch})", axis)
     for mode, summaries in _by_mode(findings).items():
         batches = [one.cell.batch_size for one in summaries]
         values = [value(one) for one in summaries]
@@ -185,18 +189,20 @@ def trade_off(findings: Findings) -> Plot | None:
     """Latency against throughput, along the batch sizes."""
     if len(findings.main) < 2:
         return None
-    figure = base("tokens per second", "latency per request, ms")
+    words = findings.words
+    figure = base(words.rate_per, f"{words.latency_per}, ms")
     for mode, own in _by_mode(findings).items():
-        rates, latencies = [s.tokens_per_second.value for s in own], [1e3 * s.latency.value for s in own]
+        rates, latencies = [s.throughput.value for s in own], [1e3 * s.latency.value for s in own]
         batches = [f"batch {s.cell.batch_size}" for s in own]
-        hover = f"{mode}, %{{text}}: %{{x:.4g}} tokens/s at %{{y:.4g}} ms<extra></extra>"
+        hover = f"{mode}, %{{text}}: %{{x:.4g}} {words.rate_unit} at %{{y:.4g}} ms<extra></extra>"
         line(figure, mode, mode, rates, latencies, text=batches, hovertemplate=hover)
     figure.update_layout(xaxis_rangemode="tozero", yaxis_rangemode="tozero")
     caption = (
         "Each line goes through the batch sizes of one mode; further right and lower is better. At its knee "
         "a line turns upwards: from there on more throughput costs latency in proportion."
     )
-    return Plot("trade-off", "Latency against throughput, along the batch sizes", caption, figure)
+    title = f"{capital(words.latency)} against throughput, along the batch sizes"
+    return Plot("trade-off", title, caption, figure)
 
 
 # Where the time goes.
@@ -205,18 +211,23 @@ Segment = tuple[str, str, str, Callable[[Summary], float | None]]
 """Name, colour, pattern, and its mean seconds per request."""
 
 
-def _segments(device: str) -> Iterator[Segment]:
+def _segments(workload: Workload, device: str) -> Iterator[Segment]:
     """The parts of a bar in the order in which they are stacked; they sum to the server's total."""
     yield "queue", PART_COLOURS["queue"], "", lambda s: s.parts["queue"]
-    for phase, pattern in zip(PHASES, ("/", ""), strict=True):
+    for phase in workload.phases:
         for part in ("dispatch", "sync_wait" if device == "cuda" else "kernel"):
-            name, seconds = part.replace("_", " "), attrgetter(f"{phase}.{part}_seconds")
-            yield f"{phase} {name}", PART_COLOURS[name], pattern, seconds
+            name, pattern = part.replace("_", " "), "" if phase == workload.main else "/"
+            yield f"{phase} {name}", PART_COLOURS[name], pattern, partial(_seconds, phase, part)
     yield "other", PART_COLOURS["other"], "", lambda s: s.parts["other"]
 
 
+def _seconds(phase: Phase, part: str, summary: Summary) -> float | None:
+    found: float | None = getattr(summary.phase(phase), f"{part}_seconds")
+    return found
+
+
 def parts(findings: Findings) -> Plot | None:
-    """The parts of a request's time, prefill's and decode's apart, stacked, per mode and batch size."""
+    """The parts of a request's or call's time, by phase, stacked, per mode and batch size."""
     if not findings.main:
         return None
     count, device = len(findings.main), findings.results.device
@@ -225,7 +236,7 @@ def parts(findings: Findings) -> Plot | None:
         rows=1, cols=count, shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.03
     )
     figure.update_layout(base("", "", height=140 + 44 * len(findings.main[0].modes)).layout)
-    for segment in _segments(device):
+    for segment in _segments(findings.results.workload, device):
         if any(segment[3](s) is not None for verdict in findings.main for s in verdict.modes):
             for column, verdict in enumerate(findings.main, start=1):
                 _add_bars(figure, column, verdict, segment)
@@ -240,11 +251,15 @@ def parts(findings: Findings) -> Plot | None:
         if device == "cuda"
         else "On a CPU dispatch and kernel are estimates by samples, whose intervals are in the tables."
     )
-    caption = (
-        "Mean milliseconds per request inside the server; prefill is hatched, decode plain, and a bar's "
-        f"parts sum to its total. Each panel has its own scale. {how}"
-    )
-    title = "Where a request's time goes: prefill and decode apart"
+    words = findings.words
+    of, apart = f"per {words.timed}, and", ""
+    if words.has_tokens:
+        of, apart = (
+            "per request inside the server; prefill is hatched, decode plain, and",
+            ": prefill and decode apart",
+        )
+    caption = f"Mean milliseconds {of} a bar's parts sum to its total. Each panel has its own scale. {how}"
+    title = f"Where a {words.timed}'s time goes{apart}"
     return Plot("parts", title, caption, figure, least_width=150 + 150 * count)
 
 
@@ -290,8 +305,8 @@ _CELL_WIDTH = 0.97
 
 
 def index_map(findings: Findings) -> Plot | None:
-    """Decode's kernel share with its interval, by mode and batch size; nothing where it is not known."""
-    verdicts = [verdict for verdict in findings.main if verdict.baseline.decode.index is not None]
+    """The main phase's kernel share, with its interval, by mode and batch; nothing where it is not known."""
+    verdicts = [verdict for verdict in findings.main if verdict.baseline.main.index is not None]
     if not verdicts:
         return None
     modes = [mode for mode in findings.results.run.plan.modes if mode in _by_mode(findings)][::-1]
@@ -317,12 +332,13 @@ def index_map(findings: Findings) -> Plot | None:
     )
     caption = f"Kernel time over kernel plus dispatch, with its interval. {how}"
     least_width = 220 + 84 * len(verdicts)
-    return Plot("index", "Kernel share of decode", caption, figure, half=True, least_width=least_width)
+    title = f"Kernel share of {findings.words.main}"
+    return Plot("index", title, caption, figure, half=True, least_width=least_width)
 
 
 def _add_column(figure: go.Figure, column: int, verdict: Verdict) -> None:
-    known = [(one.cell.mode, one.decode) for one in verdict.modes if one.decode.index is not None]
-    indices = [decode.index for _, decode in known]
+    known = [(one.cell.mode, one.main) for one in verdict.modes if one.main.index is not None]
+    indices = [phase.index for _, phase in known]
     small = "<b>{:.2f}</b><br><span style='font-size:10px'>{}</span>"
     figure.add_bar(
         y=[mode for mode, _ in known],
@@ -330,7 +346,7 @@ def _add_column(figure: go.Figure, column: int, verdict: Verdict) -> None:
         base=column - _CELL_WIDTH / 2,
         orientation="h",
         marker={"color": sample_colorscale(_SCALE, indices), "line": {"width": 0}},
-        text=[small.format(decode.index, share_span(decode.interval)) for _, decode in known],
+        text=[small.format(phase.index, share_span(phase.interval)) for _, phase in known],
         textposition="inside",
         insidetextanchor="middle",
         textangle=0,
@@ -354,7 +370,8 @@ def timeline(findings: Findings) -> Plot | None:
     rows = _in_order(findings)
     if rows.is_empty():
         return None
-    figure = base("seconds since the first request", "latency, ms")
+    words = findings.words
+    figure = base("seconds since the first request", f"{words.latency}, ms")
     warm = rows.filter(pl.col("stage") == "warmup")
     for _, of_part in warm.group_by("part", maintain_order=True):
         figure.add_vrect(
@@ -392,7 +409,7 @@ def timeline(findings: Findings) -> Plot | None:
         f"{which} in the order of measuring; {shapes}. Levels should be flat: a slope, a step or a burst "
         "comes from the machine, not the mode, and the random order of each round spreads it over all modes."
     )
-    return Plot("timeline", "Latency over time", caption, figure)
+    return Plot("timeline", f"{capital(words.latency)} over time", caption, figure)
 
 
 def _in_order(findings: Findings) -> pl.DataFrame:

@@ -70,35 +70,36 @@ def write_csv(path: Path, table: pl.DataFrame) -> None:
 def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
     for summary in findings.summaries:
         comparison, plain = summary.comparison, summary.against_plain
-        back, cell, decode = summary.payback, summary.cell, summary.decode
-        names = ("control", "batch_size", "prompt_set", "new_tokens", "concurrency", "load", "rate")
+        back, cell, main, words = summary.payback, summary.cell, summary.main, findings.words
+        first = _spread("time_to_first_token_seconds", summary.first_token) if words.has_tokens else {}
         yield {
             "cell": cell.name,
             "mode": cell.mode,
             "effective_mode": summary.effective,
-            **{name: getattr(cell, name) for name in names},
+            "control": cell.control,
+            **cell.work,
+            **{name: getattr(cell, name) for name in ("concurrency", "load", "rate")},
             "requests": summary.requests,
             "rounds": summary.latency.samples,
-            **_spread("latency_seconds", summary.latency),
-            "latency_p95_seconds": summary.latency_p95_seconds,
-            **_spread("tokens_per_second", summary.tokens_per_second),
+            **_spread(words.seconds, summary.latency),
+            words.seconds.replace("_", "_p95_"): summary.latency_p95_seconds,
+            **_spread(words.rate, summary.throughput),
             **{f"{part}_seconds_mean": value for part, value in summary.parts.items()},
             "total_seconds_mean": summary.total_seconds,
             "outside_seconds_mean": summary.outside_seconds,
             "mean_less_typical_seconds": summary.skew_seconds,
-            **_spread("time_to_first_token_seconds", summary.first_token),
-            **_phase(summary.prefill),
-            **_phase(decode),
-            "device_bound_index": decode.index,
-            "bound": decode.bound,
-            **_spread("headroom", decode.headroom),
+            **first,
+            **{name: value for phase in summary.phases for name, value in _phase(phase).items()},
+            "device_bound_index": main.index,
+            "bound": main.bound,
+            **_spread("headroom", main.headroom),
             "disturbed": summary.disturbed,
             **_spread("speedup", comparison.speedup if comparison else None),
             "word": comparison and comparison.word,
             **_spread("speedup_over_plain", plain.speedup if plain else None),
             "word_against_plain": plain and plain.word,
-            **_count("payback_requests", back.requests),
-            **_count("cold_payback_requests", back.cold_requests),
+            **_count(f"payback_{words.timed}s", back.requests),
+            **_count(f"cold_payback_{words.timed}s", back.cold_requests),
             "payback_reference": back.reference,
         }
 
@@ -184,7 +185,8 @@ def headline(findings: Findings) -> dict[str, Any]:
 
 def _batch(verdict: Verdict) -> dict[str, Any]:
     """What is of a choice is None where there were too few rounds for one."""
-    choice, shipped, decode = verdict.choice, verdict.shipped, verdict.baseline.decode
+    choice, shipped, main = verdict.choice, verdict.shipped, verdict.baseline.main
+    timed = verdict.baseline.words.timed
     plain, eager = (shipped.against_plain, shipped.comparison) if shipped else (None, None)
     return {
         "effective": shipped and shipped.effective,
@@ -195,15 +197,15 @@ def _batch(verdict: Verdict) -> dict[str, Any]:
         "rounds_needed": choice and choice.rounds_needed,
         "speedup": plain and msgspec.to_builtins(plain.speedup),
         "speedup_over_eager": eager and msgspec.to_builtins(eager.speedup),
-        "payback_requests": shipped and _typical(shipped.payback.requests),
-        "cold_payback_requests": shipped and _typical(shipped.payback.cold_requests),
+        f"payback_{timed}s": shipped and _typical(shipped.payback.requests),
+        f"cold_payback_{timed}s": shipped and _typical(shipped.payback.cold_requests),
         "batch_size": verdict.batch_size,
         "ship": choice and choice.ship,
         "state": choice.state if choice else "not resolved",
-        "bound": decode.bound,
-        "headroom": decode.headroom.value if decode.headroom else None,
-        "device_bound_index": decode.index,
-        "device_bound_index_interval": decode.interval and [decode.interval.low, decode.interval.high],
+        "bound": main.bound,
+        "headroom": main.headroom.value if main.headroom else None,
+        "device_bound_index": main.index,
+        "device_bound_index_interval": main.interval and [main.interval.low, main.interval.high],
     }
 
 
@@ -213,7 +215,9 @@ def _typical(requests: Requests) -> int | None:
 
 # The results as a terminal shows them: failed gates first, the report's tables, then its sentences
 
-LEFT_OUT = {"first token", "requests to pay back, this start", "from an empty cache"}
+LEFT_OUT = {
+    "first token", "requests to pay back, this start", "calls to pay back, this start", "from an empty cache",
+}  # fmt: skip
 """Columns that a narrow terminal has no room for."""
 
 
@@ -236,7 +240,7 @@ def print_findings(findings: Findings, console: Console) -> None:
     say(wording.headline(findings), "bold")
     for _, sentence in wording.reasons(findings):
         say(sentence)
-    say(wording.crossing(findings.crossover))
+    say(wording.crossing(findings))
 
 
 def _conclusion(verdict: Verdict) -> str:

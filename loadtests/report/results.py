@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +14,14 @@ from types import SimpleNamespace
 import msgspec
 import polars as pl
 
+from loadtests.plan.cells import WORK
+from loadtests.report.words import WORDS, Words
 from loadtests.run.gates import CheckedRows, Gate
 from loadtests.run.resumption import recover
 from loadtests.run.rows import RequestRow, RowsError, RowSources, each_row
 from loadtests.run.run_file import SweepRun, read_run
-from service.records import PHASES, SIDES, Phase, PhaseTimings, SampleCounts
+from service.records import SIDES, Phase, PhaseTimings, SampleCounts
+from service.workloads import FORWARD, Workload
 
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
 """In the order in which they are stacked."""
@@ -31,8 +35,9 @@ _Type = type[pl.DataType]
 _FIELDS: dict[str, _Type] = {
     "cell": pl.Categorical, "round": pl.Int32, "sequence": pl.Int32, "stage": pl.Categorical,
     "mode": pl.Categorical, "control": pl.Boolean, "batch_size": pl.Int32, "prompt_set": pl.Categorical,
-    "new_tokens": pl.Int32, "concurrency": pl.Int32, "intended_start": pl.Float64, "start": pl.Float64,
-    "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
+    "new_tokens": pl.Int32, "calls": pl.Int32, "concurrency": pl.Int32, "intended_start": pl.Float64,
+    "start": pl.Float64, "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
+    "compared_seconds": pl.Float64,
     "effective_mode": pl.Categorical,
     "load": pl.Float64, "rate": pl.Float64, "prompt_tokens": pl.Int32,
     "completion_tokens": pl.Int32, "padded_prompt_tokens": pl.Int32, "attended_tokens": pl.Int32,
@@ -55,7 +60,7 @@ _PHASE: dict[str, _Type] = {
     for field in msgspec.structs.fields(PhaseTimings)
     if not field.name.endswith("_steps_seconds")
 }
-"""Fields of a phase, in columns `prefill_…` and `decode_…`."""
+"""Fields of a phase, in columns that begin with its name."""
 _NO_PHASE = SimpleNamespace(**dict.fromkeys(_PHASE))
 """Of a request that failed: all its columns are null."""
 
@@ -63,24 +68,24 @@ _SOURCES: dict[str, _Type] = {"kernel": pl.Categorical, "dispatch": pl.Categoric
 _NO_SOURCES = RowSources()
 
 
-def frame_of(rows: Iterable[RequestRow]) -> pl.DataFrame:
-    """The table of `rows`, which are read once and not kept."""
-    tables = list(_tables(iter(rows)))
-    return pl.concat(tables or [_table([])]).with_columns(_interval_of_measured())
+def frame_of(rows: Iterable[RequestRow], phases: Sequence[Phase]) -> pl.DataFrame:
+    """The table of `rows`, which are read once and not kept, with columns of these `phases`."""
+    tables = list(_tables(iter(rows), phases))
+    return pl.concat(tables or [_table([], phases)]).with_columns(_interval_of_measured(phases))
 
 
-def _tables(rows: Iterator[RequestRow]) -> Iterator[pl.DataFrame]:
+def _tables(rows: Iterator[RequestRow], phases: Sequence[Phase]) -> Iterator[pl.DataFrame]:
     while block := list(islice(rows, BLOCK_ROWS)):
-        yield _table(block)
+        yield _table(block, phases)
 
 
-def _table(rows: Sequence[RequestRow]) -> pl.DataFrame:
+def _table(rows: Sequence[RequestRow], phases: Sequence[Phase]) -> pl.DataFrame:
     sources = [row.sources or _NO_SOURCES for row in rows]
     columns = _columns(rows, _FIELDS)
     columns += _columns(sources, _SOURCES, suffix="_source")
-    for name in PHASES:
-        phases = [getattr(row, name) or _NO_PHASE for row in rows]
-        columns += _columns(phases, _PHASE, prefix=f"{name}_")
+    for name in phases:
+        found = [getattr(row, name) or _NO_PHASE for row in rows]
+        columns += _columns(found, _PHASE, prefix=f"{name}_")
     return pl.DataFrame(columns)
 
 
@@ -95,12 +100,12 @@ def _columns(
     ]
 
 
-def _interval_of_measured() -> list[pl.Expr]:
+def _interval_of_measured(phases: Sequence[Phase]) -> list[pl.Expr]:
     """Measured dispatch is its own interval; an estimated one has that of its row."""
     measured = pl.col("dispatch_source") == "measured"
     return [
         pl.when(measured).then(f"{phase}_dispatch_seconds").otherwise(column).alias(column)
-        for phase in PHASES
+        for phase in phases
         for column in (f"{phase}_dispatch_low_seconds", f"{phase}_dispatch_high_seconds")
     ]
 
@@ -109,23 +114,14 @@ def _mean_of(name: str) -> pl.Expr:
     return pl.col(f"{name}_seconds").mean().alias(f"{name}_seconds_mean")
 
 
-_LATENCY = pl.col("latency_from_intended_seconds")
-"""Latency as reported; in a closed loop every request is due when it is sent."""
-
-_OF_A_CELL = (
-    "mode", "effective_mode", "control", "batch_size", "prompt_set", "new_tokens", "concurrency", "load",
-    "rate",
-)  # fmt: skip
+_COMPARED = pl.col("compared_seconds")
+"""Latency as reported, or of a module the time of a call; in a closed loop every request is due when sent."""
 
 _TIMES = [
     *(_mean_of(part) for part in (*PARTS, "total")),
     (pl.col("latency_seconds") - pl.col("total_seconds")).mean().alias("outside_seconds_mean"),
 ]
-"""What a request's latency consists of, means per request."""
-
-_TIMES_OF_PHASES = [
-    _mean_of(f"{phase}_{part}") for phase in PHASES for part in ("wall", "dispatch", "kernel")
-]
+"""What a request's latency, or a call's time, consists of: means."""
 
 
 def _visit_seconds() -> pl.Expr:
@@ -138,7 +134,8 @@ def _visit_seconds() -> pl.Expr:
 class Results:
     """A sweep read back: its run, its gates, and its rows.
 
-    One per request, as in `requests.jsonl`, but for dispatch and kernel of cells that have `samples`.
+    One per request, as in `requests.jsonl`, but for dispatch and kernel of cells that have `samples`; of a
+    module, times are of one of its calls.
     """
 
     folder: Path
@@ -161,6 +158,14 @@ class Results:
         return str(self.run.engine.get("device", "cpu"))
 
     @property
+    def workload(self) -> Workload:
+        return self.run.workload
+
+    @property
+    def words(self) -> Words:
+        return WORDS[self.workload.name]
+
+    @property
     def measured(self) -> pl.LazyFrame:
         """The rows that count: measured, successful, and not slowed down by the profiler.
 
@@ -176,26 +181,24 @@ class Results:
     def rounds(self) -> pl.DataFrame:
         """One row per cell and round: medians, throughput and means of parts, over successful requests.
 
-        `latency_seconds` is the median; from the intended start in an open loop. `tokens_per_second` is, with
-        one request at a time, tokens / summed latency; else tokens over the time from the first intended
-        start to the last answer, the gap before a resumed part left out.
+        The column `words.seconds` is the median of what is compared; of latencies in an open loop, from the
+        intended start.
         """
         good = self.measured.with_columns(_visit_seconds().alias("visit_seconds"))
-        tokens = pl.col("completion_tokens").sum()
-        alone = tokens / pl.col("latency_seconds").sum()
-        overlapping = tokens / pl.col("visit_seconds").sum()
-        in_open_loop = pl.col("cell").first().cast(pl.String).is_in(self.open_loop_names)
-        overlap = in_open_loop | (pl.col("concurrency").first() > 1)
+        words, phases = self.words, self.workload.phases
+        of_cell = ("mode", "effective_mode", "control", "batch_size", *WORK[self.workload.name])
+        walls = [_mean_of(f"{one}_{part}") for one in phases for part in ("wall", "dispatch", "kernel")]
+        first_token = [pl.col("time_to_first_token_seconds").median()] if words.has_tokens else []
         return (
             good.group_by("cell", "round", maintain_order=True)
             .agg(
-                pl.col(_OF_A_CELL).first(),
+                pl.col(*of_cell, "concurrency", "load", "rate").first(),
                 pl.len().alias("requests"),
-                _LATENCY.median().alias("latency_seconds"),
-                pl.when(overlap).then(overlapping).otherwise(alone).alias("tokens_per_second"),
+                _COMPARED.median().alias(words.seconds),
+                self._throughput().alias(words.rate),
                 *_TIMES,
-                *_TIMES_OF_PHASES,
-                pl.col("time_to_first_token_seconds").median(),
+                *walls,
+                *first_token,
                 pl.col("involuntary_switches", "steps").sum(),
             )
             .sort("round", maintain_order=True)
@@ -203,13 +206,27 @@ class Results:
             .collect()
         )
 
+    def _throughput(self) -> pl.Expr:
+        """Per second of a cell's round: samples of calls, whose time has nothing around them, or tokens.
+
+        With one request at a time, tokens / summed latency; else tokens over the time from the first intended
+        start to the last answer, the gap before a resumed part left out.
+        """
+        if not self.words.has_tokens:
+            return pl.col("batch_size").sum() / _COMPARED.sum()
+        tokens = pl.col("completion_tokens").sum()
+        in_open_loop = pl.col("cell").first().cast(pl.String).is_in(self.open_loop_names)
+        overlap = in_open_loop | (pl.col("concurrency").first() > 1)
+        overlapping = tokens / pl.col("visit_seconds").sum()
+        return pl.when(overlap).then(overlapping).otherwise(tokens / pl.col("latency_seconds").sum())
+
     @cached_property
     def cells(self) -> pl.DataFrame:
         """One row per cell, over its successful requests: exact sums and means, and the 95th percentile."""
         sums = self.measured.group_by("cell", maintain_order=True).agg(
             pl.len().alias("requests"),
-            _LATENCY.quantile(0.95, "linear").alias("latency_p95_seconds"),
-            _LATENCY.mean().alias("latency_mean_seconds"),
+            _COMPARED.quantile(0.95, "linear").alias("latency_p95_seconds"),
+            _COMPARED.mean().alias("latency_mean_seconds"),
             *_TIMES,
             pl.col("prompt_tokens", "padded_prompt_tokens", "attended_tokens").mean(),
             pl.col("involuntary_switches", "steps").sum(),
@@ -218,14 +235,16 @@ class Results:
         return sums.with_columns(pl.col("cell").cast(pl.String)).collect()
 
     def phases_by_cell(self) -> dict[str, pl.DataFrame]:
-        """By cell the rows that count, with the columns of both phases; a copy of these columns."""
-        phases = [pl.col(f"^{phase}_.*$") for phase in PHASES]
+        """By cell the rows that count, with the columns of its phases; a copy of these columns."""
+        phases = [pl.col(f"^{phase}_.*$") for phase in self.workload.phases]
         found = self.measured.select("cell", "round", "effective_mode", *phases).collect()
         return {str(name): rows for (name,), rows in found.partition_by("cell", as_dict=True).items()}
 
-    def medians(self, cell: str, column: str = "latency_seconds") -> dict[int, float]:
+    def medians(self, cell: str, column: str | None = None) -> dict[int, float]:
+        """By round; of the compared seconds where no other `column` is named."""
         mine = self.rounds.filter(pl.col("cell") == cell)
-        return dict(zip(mine["round"].to_list(), mine[column].to_list(), strict=True))
+        values = mine[column or self.words.seconds].to_list()
+        return dict(zip(mine["round"].to_list(), values, strict=True))
 
 
 def read_results(folder: Path | str) -> Results:
@@ -233,12 +252,13 @@ def read_results(folder: Path | str) -> Results:
     folder = Path(folder)
     run = read_run(folder)
     rows = CheckedRows()
-    table = frame_of(rows.passing(each_row(folder)))
-    samples = pooled_samples(table)
+    table = frame_of(rows.passing(each_row(folder)), run.workload.phases)
+    samples = pooled_samples(table, run.workload.phases)
     recover(folder, run, rows.finished)
-    results = Results(
-        folder, run, tuple(rows.gates_of(folder, run)), with_sampled_split(table, samples), samples
-    )
+    split = with_sampled_split(table, samples)
+    if run.workload is FORWARD:
+        split = of_one_call(split)
+    results = Results(folder, run, tuple(rows.gates_of(folder, run)), split, samples)
     if not results.measured.select(pl.len()).collect().item():
         raise RowsError(f"{folder} holds no measured request that succeeded: run the sweep again")
     return results
@@ -248,14 +268,14 @@ CellSamples = Mapping[str, SampleCounts]
 """The pooled samples of one phase, by cell."""
 
 
-def pooled_samples(rows: pl.DataFrame) -> dict[Phase, CellSamples]:
+def pooled_samples(rows: pl.DataFrame, phases: Sequence[Phase]) -> dict[Phase, CellSamples]:
     """By phase the samples of each cell that has any, without those whose requests were merged with others.
 
     Such requests ran in other steps than the sampled one.
     """
     merged = rows.lazy().filter("merged").select("cell").unique()
     alone = rows.lazy().join(merged, on="cell", how="anti")
-    return {phase: _of_cells(alone, phase) for phase in PHASES}
+    return {phase: _of_cells(alone, phase) for phase in phases}
 
 
 def _of_cells(rows: pl.LazyFrame, phase: Phase) -> CellSamples:
@@ -279,12 +299,12 @@ def with_sampled_split(rows: pl.DataFrame, samples: Mapping[Phase, CellSamples])
     """`rows` with dispatch and kernel by the samples of their cell, where it has any."""
     cell = pl.col("cell").cast(pl.String)
     split = rows.lazy()
-    for phase in PHASES:
-        shares = {name: found.host / (found.kernel + found.host) for name, found in samples[phase].items()}
+    for phase, own in samples.items():
+        shares = {name: found.host / (found.kernel + found.host) for name, found in own.items()}
         share = cell.replace_strict(shares, default=None, return_dtype=pl.Float64)
         split = split.with_columns(_parts(phase, share))
-    sampled = samples["prefill"].keys() | samples["decode"].keys()
-    return split.with_columns(_totals(cell.is_in(sorted(sampled)))).collect()
+    sampled = {name for own in samples.values() for name in own}
+    return split.with_columns(_totals(cell.is_in(sorted(sampled)), list(samples))).collect()
 
 
 def _parts(phase: Phase, share: pl.Expr) -> list[pl.Expr]:
@@ -296,15 +316,38 @@ def _parts(phase: Phase, share: pl.Expr) -> list[pl.Expr]:
     ]
 
 
-def _totals(anew: pl.Expr) -> list[pl.Expr]:
+def _totals(anew: pl.Expr, phases: Sequence[Phase]) -> list[pl.Expr]:
     """The request's own dispatch and kernel, where one of its phases was split anew."""
     known = pl.all_horizontal(
-        (pl.col(f"{phase}_steps") == 0) | pl.col(f"{phase}_kernel_seconds").is_not_null() for phase in PHASES
+        (pl.col(f"{phase}_steps") == 0) | pl.col(f"{phase}_kernel_seconds").is_not_null() for phase in phases
     )
     return [
         pl.when(anew & pl.col("ok"))
-        .then(pl.when(known).then(pl.sum_horizontal(f"{phase}_{part}_seconds" for phase in PHASES)))
+        .then(pl.when(known).then(pl.sum_horizontal(f"{phase}_{part}_seconds" for phase in phases)))
         .otherwise(pl.col(f"{part}_seconds"))
         .alias(f"{part}_seconds")
         for part in ("dispatch", "kernel")
     ]
+
+
+def of_one_call(rows: pl.DataFrame) -> pl.DataFrame:
+    """`rows` of a module with the times of one of a request's calls in place of the request's.
+
+    `other` is what lies between two calls. A call has no queue, and no total of a server.
+    """
+    calls = pl.col("forward_steps")
+    own = [name for name in rows.columns if re.match(r"forward_.*_seconds|forward_minor_faults", name)]
+    seconds, none = _COMPARED, pl.lit(None, pl.Float64)
+    return rows.with_columns(
+        *(pl.col(name) / calls for name in own),
+        *((pl.col(f"forward_{part}_seconds") / calls).alias(f"{part}_seconds") for part in _OF_CALLS),
+        (seconds - pl.col("forward_wall_seconds") / calls).alias("other_seconds"),
+        seconds.alias("latency_seconds"),
+        none.alias("queue_seconds"),
+        none.alias("total_seconds"),
+        pl.lit(1, pl.Int32).alias("forward_steps"),
+    )
+
+
+_OF_CALLS = ("dispatch", "kernel", "sync_wait", "device_span")
+"""Those parts of a request that are sums over its calls."""

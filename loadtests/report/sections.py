@@ -11,6 +11,7 @@ from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.report import wording
 from loadtests.report.findings import Findings
 from loadtests.report.formatting import (
+    capital,
     colour,
     counted,
     level,
@@ -28,14 +29,16 @@ from loadtests.report.load_section import load_section
 from loadtests.report.page import Plot, Section, Table, Text, lines
 from loadtests.report.summaries import REMEDY, PhaseMeans, Requests, Summary, Verdict
 from loadtests.report.surroundings import environment, reproduce, subject
+from loadtests.report.words import Words
 from loadtests.run.gates import Gate
 from loadtests.run.run_file import SweepRun
+from loadtests.run.target import failure
 from service.modes import MODES
-from service.records import PHASES
 from service.statistics.boundedness import Roofline, attended_positions, decode_bytes, decode_flops, roofline
 from service.statistics.choice import BASELINE as PLAIN
 from service.statistics.choice import CONFIDENCE, EQUIVALENT, Comparison
 from service.statistics.intervals import SERVED_SHARE, Interval
+from service.workloads import FORWARD
 
 
 def context(findings: Findings, plots: Sequence[Plot]) -> dict[str, Any]:
@@ -50,6 +53,7 @@ def context(findings: Findings, plots: Sequence[Plot]) -> dict[str, Any]:
         "sections": sections(findings, plots),
         "device": results.device,
         "run": results.run,
+        "words": results.words,
         "minimum_rounds": MINIMUM_ROUNDS,
         "baseline": BASELINE,
         "plain": findings.main[0].plain.cell.mode if findings.main else PLAIN,
@@ -87,12 +91,13 @@ def sections(findings: Findings, plots: Sequence[Plot]) -> list[Section]:
         if findings.others
         else None,
         _roofline_section(findings),
-        _parity_section(run),
+        _parity_section(findings),
         Section("Validity", "", [_gates(findings)]),
+        Section("What this report lacks", findings.words.absent) if findings.words.absent else None,
         Section("Where it was measured", "", below=environment(run)),
         Section(
             "Measure it again",
-            f"Seed {run.seed} fixes every round's order, the prompts and the arrivals. All requests are in "
+            f"Seed {run.seed} fixes every round's order, {findings.words.seeded}. All requests are in "
             "requests.jsonl, the tables in cells.csv and summary.csv, the order that was run in run.json, "
             "the server's own counts in server_metrics/.",
             code=reproduce(run),
@@ -108,22 +113,23 @@ def answer(verdicts: Sequence[Verdict], findings: Findings) -> Table:
     """One row per group: what to ship, how much faster it is and how sure that is, where the time goes, and
     when it has paid back.
     """
-    plain = verdicts[0].plain.cell.mode if verdicts else PLAIN
+    plain, timed = verdicts[0].plain.cell.mode if verdicts else PLAIN, findings.words.timed
     heads = (
         "batch",
         "ship",
         f"against {plain} (95 %)",
         "verdict",
         *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]),
-        f"time per request, {plain} → this mode",
-        "requests that pay back compiling",
+        f"time per {timed}, {plain} → this mode",
+        f"{timed}s that pay back compiling",
     )
     found = [one.shipped.against_plain for one in verdicts if one.shipped]
     most = max((one.speedup.high for one in found if one), default=1.0)
     alike = {wording.conditions(one.group) for one in verdicts}
-    title = f"Per request: {alike.pop()}" if len(alike) == 1 else ""
+    title = f"Per {timed}: {alike.pop()}" if len(alike) == 1 else ""
     beside = "sync wait (violet)" if findings.results.device == "cuda" else "kernel (green)"
-    order = f"from the left queue (grey), dispatch (pink), {beside}, other (beige)"
+    queue = "queue (grey), " if findings.words.has_tokens else ""
+    order = f"from the left {queue}dispatch (pink), {beside}, other (beige)"
     bars = f"Bars: {plain} above, this mode below; {order}."
     shown = set[str]()
     rows = []
@@ -143,7 +149,7 @@ def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str, s
     name = shipped.cell.mode
     under = [shipped.runs_as]
     if name not in shown and (mode := MODES.get(name)):
-        under.append(mode.effect(findings.results.device).in_pytorch(mode.grad_mode))
+        under.append(findings.results.run.effect(mode).in_pytorch(mode.grad_mode))
         shown.add(name)
     if shipped.disturbed or plain.disturbed:
         under.append("disturbed: the engine was preempted while this was measured")
@@ -228,32 +234,43 @@ def _note_on_modes(findings: Findings) -> str:
         if findings.estimated
         else ""
     )
+    words = findings.words
+    parts = (
+        "Parts are means per request; with “outside” (HTTP and the client) they add up to the mean latency"
+        if words.has_tokens
+        else "Parts are means per call, and add up to its mean time; “other” is what lies between two calls"
+    )
     return (
-        "Latency is the typical round's median, in ms, with its 95 % interval. Speed-ups are paired within "
-        "rounds. Parts are means per request; with “outside” (HTTP and the client) they add up to the mean "
-        "latency, and “mean − typical” is what that lies above the latency shown. The kernel share is "
-        f"kernel / (kernel + dispatch).{estimated}"
+        f"{capital(words.latency)} is the typical round's median, in ms, with its 95 % "
+        f"interval. Speed-ups are paired within rounds. {parts}, and “mean − typical” is what that lies "
+        f"above the {words.latency} shown. The kernel share is kernel / (kernel + dispatch).{estimated}"
     )
 
 
 def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
     """Latency and speed-ups of every cell of a group, and the parts of their time."""
-    plain, noise = verdict.plain.cell.mode, verdict.noise
+    plain, noise, words = verdict.plain.cell.mode, verdict.noise, findings.words
     control = f" {BASELINE} against itself: {wording.ratio(noise)}." if noise else ""
     heads: tuple[str, ...] = (
-        "mode", "latency", f"against {plain} (95 %)",
-        *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]), "first token",
-        "tokens/s", "requests to pay back, this start", "from an empty cache",
+        "mode", words.latency, f"against {plain} (95 %)",
+        *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]),
+        *(["first token"] if words.has_tokens else []),
+        words.rate_unit, f"{words.timed}s to pay back, this start", "from an empty cache",
     )  # fmt: skip
     rows = [[_mode(one), *_speed(one, plain)] for one in verdict.summaries]
     yield Table(
         f"Batch {verdict.batch_size}: {wording.conditions(verdict.group)}", heads, rows, control.strip()
     )
     beside = "sync wait" if findings.results.device == "cuda" else "kernel"
-    phases = [f"{phase} {part}" for phase in PHASES for part in ("dispatch", beside, "kernel share")]
+    phases = [
+        f"{phase} {part}"
+        for phase in findings.results.workload.phases
+        for part in ("dispatch", beside, "kernel share")
+    ]
     faults = [one.minor_faults for one in verdict.summaries]
     shown = any((count or 0.0) >= MANY_FAULTS for count in faults)
-    heads = ("mode", "queue", *phases, "other", "outside", "mean latency", "mean − typical")
+    around = (["queue"], ["outside"]) if words.has_tokens else ([], [])
+    heads = ("mode", *around[0], *phases, "other", *around[1], f"mean {words.latency}", "mean − typical")
     rows = [[_mode(one), *_parts(one, beside)] for one in verdict.summaries]
     if shown:
         heads += ("page faults",)
@@ -262,7 +279,9 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
 
 
 def _work(summary: Summary) -> str:
-    """What a request of this group asks for: prompt, padded prompt and attended tokens per sequence."""
+    """What a request of this group asks for: calls, or prompt, padded prompt and attended tokens."""
+    if summary.cell.calls is not None:
+        return f"Calls per request {summary.cell.calls}"
     prompt = None if summary.prompt_tokens is None else summary.prompt_tokens / summary.cell.batch_size
     return (
         f"Prompt tokens per sequence {whole(prompt)}, padded to {whole(summary.padded_prompt_tokens)}; "
@@ -277,14 +296,14 @@ def _mode(summary: Summary) -> Text:
 
 
 def _speed(summary: Summary, plain: str) -> list[Text]:
-    back, control = summary.payback, summary.cell.control
+    back, control, token = summary.payback, summary.cell.control, summary.first_token
     cache = f"{back.cost.cache} cache" if back.cost and not control else None
     return [
         Text(latency(summary), span(summary.latency, 1e3)),
         compared(summary.against_plain),
         *([] if plain == BASELINE else [compared(summary.comparison, with_word=not control)]),
-        Text(milliseconds(summary.first_token.value if summary.first_token else None)),
-        Text(significant(summary.tokens_per_second.value)),
+        *([Text(milliseconds(token.value if token else None))] if summary.words.has_tokens else []),
+        Text(significant(summary.throughput.value)),
         Text("" if control else _requests(back.requests), under=lines(cache)),
         Text("" if control else _requests(back.cold_requests)),
     ]
@@ -297,12 +316,12 @@ def _requests(requests: Requests) -> str:
 
 
 def _parts(summary: Summary, beside: str) -> list[Text]:
-    sign = "+" if summary.skew_seconds >= 0 else "−"
+    sign, has_around = "+" if summary.skew_seconds >= 0 else "−", summary.words.has_tokens
     return [
-        Text(milliseconds(summary.parts["queue"])),
+        *([Text(milliseconds(summary.parts["queue"]))] if has_around else []),
         *(text for phase in summary.phases for text in _phase(phase, beside)),
         Text(milliseconds(summary.parts["other"])),
-        Text(milliseconds(summary.outside_seconds)),
+        *([Text(milliseconds(summary.outside_seconds))] if has_around else []),
         Text(milliseconds(summary.mean_seconds)),
         Text(f"{sign}{milliseconds(abs(summary.skew_seconds))}"),
     ]
@@ -328,21 +347,30 @@ def kernel_share(phase: PhaseMeans) -> Text:
 
 
 def _ladder(findings: Findings) -> tuple[str, list[Table]]:
-    """How the modes' spread changes with the batch, and dispatch of a step at the smallest batch."""
+    """How the modes' spread changes with the batch; dispatch of a step at the smallest; graph breaks."""
     if not findings.main:
         return "", []
     smallest, largest = findings.main[0], findings.main[-1]
-    sentences = [wording.crossing(findings.crossover)]
+    sentences = [wording.crossing(findings)]
     if largest is not smallest:
         ends = [(end, _spread(end)) for end in (smallest, largest)]
         verb = "converge" if ends[1][1] < ends[0][1] else "do NOT converge"
         reach = ", ".join(f"{times(spread)} at batch {end.batch_size}" for end, spread in ends)
         sentences.append(f"The modes {verb} as the batch grows: slowest over fastest {reach}.")
-    steps = {one.cell.mode: one.decode.step_dispatch_seconds for one in smallest.modes}
+    steps = {one.cell.mode: one.main.step_dispatch_seconds for one in smallest.modes}
     known = {mode: seconds for mode, seconds in steps.items() if seconds is not None}
-    row = [f"dispatch of a decode step at batch {smallest.batch_size}", *map(microseconds, known.values())]
-    table = Table("", ["", *known], [[*map(Text, row)]])
-    return " ".join(sentences), [table] if known else []
+    what = f"dispatch of a {findings.results.workload.step} at batch {smallest.batch_size}"
+    rows = [[*map(Text, [what, *map(microseconds, known.values())])]]
+    statuses = [findings.results.run.mode(mode) for mode in known]
+    if any(one.get("graph_breaks") for one in statuses):
+        rows.append([Text("graph breaks"), *map(_graph_breaks, statuses)])
+    return " ".join(sentences), [Table("", ["", *known], rows)] if known else []
+
+
+def _graph_breaks(status: dict[str, Any]) -> Text:
+    """How many times compiling stopped within the module, and the engine's reason: where."""
+    count = status.get("graph_breaks") or 0
+    return Text(str(count), under=lines(status.get("reason") if count else None))
 
 
 def _spread(end: Verdict) -> float:
@@ -362,8 +390,8 @@ def _fusion_section(findings: Findings) -> Section | None:
     if not whole or tuple(ran) != DESIGN or findings.results.device != "cuda":
         return None
     note = (
-        "Latency per request with kernels as they are or fused, launched one by one by the host or replayed "
-        f"as one CUDA graph: {listed(list(DESIGN))}. Ratios are paired within rounds "
+        f"{capital(findings.words.latency_per)} with kernels as they are or fused, launched one by one by "
+        f"the host or replayed as one CUDA graph: {listed(list(DESIGN))}. Ratios are paired within rounds "
         "(95 %). Where replaying buys less once kernels are fused, fusion had "
         "removed launches already."
     )
@@ -397,9 +425,14 @@ ROOFLINE = (
 _ENDS = ("wall_seconds", "dispatch_low_seconds", "dispatch_high_seconds")
 
 
-def _roofline_section(findings: Findings) -> Section:
-    """One row per mode and main batch size, per decode step; without rows the note says why."""
+def _roofline_section(findings: Findings) -> Section | None:
+    """One row per mode and main batch size, per decode step; without rows the note says why.
+
+    None of a module, whose bytes and arithmetic nobody knows.
+    """
     engine, run = findings.results.run.engine, findings.results.run
+    if run.workload is FORWARD:
+        return None
     rows, note = list[list[Text]](), "Unknown: kernel time is not measured here."
     if not engine.get("memory_bandwidth") or not engine.get("step_bytes"):
         note = "Unknown: the service of this run did not record its memory's bandwidth; sweep again."
@@ -425,7 +458,7 @@ def _roof(bandwidth: dict[str, Any], run: SweepRun) -> float:
 
 def _roofline_row(summary: Summary, engine: dict[str, Any], rate: float) -> list[Text] | None:
     """None where the cell's kernel time or prompt is not known."""
-    steps, kernel = summary.decode.steps, _kernel_seconds(summary)
+    steps, kernel = summary.main.steps, _kernel_seconds(summary)
     if not steps or kernel is None or summary.prompt_tokens is None:
         return None
     batch = summary.cell.batch_size
@@ -458,11 +491,11 @@ def _of_roof(found: Roofline) -> Text:
 
 def _kernel_seconds(summary: Summary) -> Interval | None:
     """Kernel seconds of decode per request; an estimated dispatch leaves it an interval."""
-    kernel = summary.decode.kernel_seconds
+    kernel = summary.main.kernel_seconds
     if kernel is None:
         return None
     low = high = kernel
-    wall, least, most = (getattr(summary.decode, name) for name in _ENDS)
+    wall, least, most = (getattr(summary.main, name) for name in _ENDS)
     if summary.estimated and None not in (wall, least, most):
         low, high = wall - most, wall - least
     return Interval(kernel, max(0.0, low), max(0.0, high), summary.requests)
@@ -496,25 +529,29 @@ def _gigabytes(rate: float) -> str:
 # Parity, and whether the sweep is valid.
 
 
-def _parity_section(run: SweepRun) -> Section:
+def _parity_section(findings: Findings) -> Section:
+    run, words = findings.results.run, findings.words
     note = (
-        f"At warm-up every mode runs fixed prompts teacher-forced beside {BASELINE}. Cold start is what its "
+        f"At warm-up every mode {words.parity} beside {BASELINE}. Cold start is what its "
         "compilations take with an empty compile cache."
     )
     heads = (
-        "mode", "parity", "largest logit difference", "greedy tokens", "warm-up", "cache", "compiled",
-        "cold start", "what this mode removes",
+        "mode", "parity", words.difference, *(["greedy tokens"] if words.has_tokens else []), "warm-up",
+        "cache", "compiled", "cold start", "what this mode removes",
     )  # fmt: skip
-    rows = [_status(mode, run.mode(mode)) for mode in run.plan.modes]
+    alone = [one["mode"] for one in run.modes if run.workload is FORWARD and one["state"] == "failed"]
+    rows = [_status(mode, run.mode(mode), words) for mode in dict.fromkeys([*run.plan.modes, *alone])]
     return Section("Parity and warm-up", note, [Table("", heads, rows, left=2)])
 
 
-def _status(mode: str, status: dict[str, Any]) -> list[Text]:
+def _status(mode: str, status: dict[str, Any], words: Words) -> list[Text]:
     effective, warmup = status.get("effective") or "unknown", status.get("warmup_seconds")
     under = () if effective == mode else (f"as {effective}: {status.get('reason') or ''}",)
+    if status.get("state") == "failed":
+        under = (f"failed, and was not measured: {failure(status)}",)
     seconds = [c["seconds"] for c in status.get("compilations") or []] or status.get("compile_seconds")
     texts = [
-        *_parity(status.get("parity")),
+        *_parity(status.get("parity"))[: 3 if words.has_tokens else 2],
         f"{significant(warmup)} s" if warmup else "–",
         status.get("cache") or "–",
         f"{len(seconds)} in {significant(sum(seconds))} s" if seconds else "–",

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import polars as pl
 
 from loadtests.plan.cells import BASELINE, Cell, Group
+from loadtests.report.words import WORDS, Words
 from service.records import Phase, SampleCounts
 from service.statistics.boundedness import (
     UNPROVED,
@@ -31,7 +32,7 @@ _MEANS = (
 
 @dataclass(frozen=True, slots=True)
 class PhaseMeans:
-    """One phase of a cell's requests; seconds, steps and `minor_faults` are means per request.
+    """One phase of a cell's requests; seconds, steps and `minor_faults` are means per request, or call.
 
     None: not measured on this device, or not recorded in this folder. `index` is the kernel share. Its
     `interval` is that of the cell's `samples`, or without any the dispatch interval of the rows and the
@@ -221,7 +222,8 @@ class Summary:
     """One cell over all rounds. `effective` None: it is unknown.
 
     `latency` is the typical round's median, `mean_seconds` the mean over requests: `parts`, mean seconds per
-    request (None where this device has none), and `outside_seconds` add up to the latter. `estimated`:
+    request (None where this device has none), and `outside_seconds` add up to the latter. Of a module these,
+    and `phases`, are of one call, and there is no outside. `estimated`:
     dispatch and kernel are shares of the wall time, a CPU's. `comparison` is against the baseline's cell of
     the same group, `against_plain` against the best mode without a compiler; None for that cell itself.
     """
@@ -232,13 +234,12 @@ class Summary:
     latency: Interval
     latency_p95_seconds: float
     mean_seconds: float
-    tokens_per_second: Interval
+    throughput: Interval
     first_token: Interval | None
     parts: dict[str, float | None]
     total_seconds: float | None
     outside_seconds: float | None
-    prefill: PhaseMeans
-    decode: PhaseMeans
+    phases: tuple[PhaseMeans, ...]
     prompt_tokens: float | None
     padded_prompt_tokens: float | None
     attended_tokens: float | None
@@ -254,12 +255,20 @@ class Summary:
         return f"runs as {self.effective}" if self.effective not in (None, self.cell.mode) else ""
 
     @property
-    def phases(self) -> tuple[PhaseMeans, PhaseMeans]:
-        return (self.prefill, self.decode)
+    def words(self) -> Words:
+        return WORDS[self.cell.workload.name]
+
+    def phase(self, name: Phase) -> PhaseMeans:
+        return next(phase for phase in self.phases if phase.name == name)
+
+    @property
+    def main(self) -> PhaseMeans:
+        """The phase that stands for the mode."""
+        return self.phase(self.cell.workload.main)
 
     @property
     def minor_faults(self) -> float | None:
-        """Page faults per request, means of both phases; None where they were not recorded."""
+        """Page faults per request or call, means of all phases; None where they were not recorded."""
         counts = [phase.minor_faults for phase in self.phases if phase.minor_faults is not None]
         return sum(counts) if counts else None
 

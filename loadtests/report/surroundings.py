@@ -7,6 +7,8 @@ from typing import Any
 
 from loadtests.report.formatting import cores, size
 from loadtests.run.run_file import PLAN_FILE, SweepRun
+from loadtests.run.target import workload_of
+from service.workloads import FORWARD
 
 
 def subject(run: SweepRun) -> list[str]:
@@ -43,12 +45,16 @@ def environment(run: SweepRun) -> list[tuple[str, str]]:
 
 
 def _of_engine(engine: dict[str, Any]) -> list[Row]:
-    shape = f"{engine.get('layers')} layers × {engine.get('width')}, context {engine.get('context')}"
+    shape = f", {engine.get('layers')} layers × {engine.get('width')}, context {engine.get('context')}"
+    chunk = f", prefill chunk {engine.get('prefill_chunk')}"
+    if workload_of(engine) is FORWARD:
+        shape = chunk = ""
     linears, cuda = engine.get("linears"), engine.get("cuda")
     batching = engine.get("batching", "off")
     unsplit = engine.get("no_samples") if engine.get("device") == "cpu" else None
     return [
-        ("model", f"{engine.get('model')}, {engine.get('parameters', 0):,} parameters, {shape}"),
+        ("model", f"{engine.get('model')}, {engine.get('parameters', 0):,} parameters{shape}"),
+        ("inputs", engine.get("inputs")),
         ("model hash", str(engine.get("model_hash"))),
         ("device", f"{engine.get('device_name') or engine.get('device')}, {engine.get('dtype')}"),
         ("linear weights", linears and f"{linears['layout']}: {linears['reason']}"),
@@ -61,7 +67,7 @@ def _of_engine(engine: dict[str, Any]) -> list[Row]:
         ("shared device", engine.get("sharing_note")),
         ("profiler", engine.get("profiler_note")),
         ("requests merged", None if batching == "off" else batching),
-        ("batch buckets", f"{engine.get('batch_buckets')}, prefill chunk {engine.get('prefill_chunk')}"),
+        ("batch buckets", f"{engine.get('batch_buckets')}{chunk}"),
     ]
 
 

@@ -122,9 +122,10 @@ def _saved_by(plain: Summary, best: Summary, batch: int, cuda: bool) -> str:
     if total <= 0:
         return f"{at} nothing is saved in the mean: the typical round is faster, single requests are not."
     dispatch, kernel = (_less(part, plain, best) for part in ("dispatch", "kernel"))
+    per = f"saved per {plain.words.timed}"
     if dispatch is None:
-        return f"{at} {milliseconds(total)} of {milliseconds(plain.mean_seconds)} are saved per request."
-    text = f"{at} {dispatch} of the {milliseconds(total)} saved per request are dispatch"
+        return f"{at} {milliseconds(total)} of {milliseconds(plain.mean_seconds)} are {per}."
+    text = f"{at} {dispatch} of the {milliseconds(total)} {per} are dispatch"
     if cuda or kernel is None:
         return f"{text}."
     if not _resolved(plain, best):
@@ -139,10 +140,10 @@ def _less(part: str, before: Summary, after: Summary) -> str | None:
 
 
 def _dispatch_left(verdict: Verdict) -> str:
-    share = verdict.plain.decode.index
+    share, cell = verdict.plain.main.index, verdict.plain.cell
     if share is None:
         return ""
-    dispatch = f"dispatch is {100 * (1 - share):.0f} % of a decode step of {verdict.plain.cell.mode}"
+    dispatch = f"dispatch is {100 * (1 - share):.0f} % of a {cell.workload.step} of {cell.mode}"
     return f"At batch {verdict.batch_size} {dispatch}."
 
 
@@ -163,25 +164,24 @@ def trust(findings: Findings) -> str:
         split = f"Dispatch and kernel: {findings.proof.missing[:1].lower()}{findings.proof.missing[1:]}"
     elif findings.proof.proved is None:
         split = "Dispatch is measured."
+    compared = findings.words.compared
     return (
-        f"Measured in {starts}: an interval covers its rounds, and another start may differ by some "
-        "per cent; several starts, as by --preset standard, tell by how much. In at most 5 % of such "
-        f"sweeps a verdict of any batch size is wrong. {split}" + "".join(noted)
+        (compared and f"{compared} ") + f"Measured in {starts}: an interval covers its rounds, and another "
+        "start may differ by some per cent; several starts, as by --preset standard, tell by how much. In at "
+        f"most 5 % of such sweeps a verdict of any batch size is wrong. {split}" + "".join(noted)
     )
 
 
 def would_change(findings: Findings) -> str:
     model = findings.results.run.engine.get("model", "one model")
-    return (
-        f"Measured here: {model}, {conditions(findings.main[0].group)}. A larger model, a "
-        "longer prompt or another batch size may have another answer."
-    )
+    return f"Measured here: {model}, {conditions(findings.main[0].group)}. {findings.words.changes}"
 
 
 def conditions(group: Group) -> str:
     """What else a group's cells have in common, besides their batch size."""
     _, prompts, tokens, concurrency, *_ = group
-    return f"{prompts} prompts, {tokens} new tokens, concurrency {concurrency}"
+    work = "" if tokens is None else f"{prompts} prompts, {tokens} new tokens, "
+    return f"{work}concurrency {concurrency}"
 
 
 # Why.
@@ -223,12 +223,14 @@ def _kernel_ends(summary: Summary) -> tuple[float, float] | None:
     return least, most
 
 
-def crossing(found: CrossoverSpan) -> str:
+def crossing(findings: Findings) -> str:
     """Where the baseline's kernels take as long as its dispatch, saying no more than was measured."""
+    found = findings.crossover
     if found.typical.where == "unknown":
         return "Crossover unknown: kernel time is not measured here."
     ends = "interval unknown" if found.earliest.where == "unknown" else _crossing_ends(found)
-    return f"In decode {BASELINE}'s kernels take as long as its dispatch {_at(found.typical)} ({ends})."
+    where = f"{_at(found.typical)} ({ends})"
+    return f"In {findings.words.main} {BASELINE}'s kernels take as long as its dispatch {where}."
 
 
 def _crossing_ends(found: CrossoverSpan) -> str:

@@ -446,7 +446,7 @@ def _control_ratios(latencies: Latencies, run: SweepRun) -> dict[str, Interval]:
     return ratios
 
 
-_Prompts = tuple[int, str, int, int]
+_Prompts = tuple[int, str | None, int | None, int]
 """Batch size, prompt set, new tokens, round: within these the same index has the same prompts."""
 
 

@@ -36,7 +36,7 @@ from loadtests.run.exporter import Exporter
 from loadtests.run.folder import is_full
 from loadtests.run.machine import Canary, cpu_times, off_cores, steal_share
 from loadtests.run.requests import Abort, Blocks
-from loadtests.run.rows import ROWS_FILE, LineWriter, each_row
+from loadtests.run.rows import ROWS_FILE, LineWriter, RequestRow, each_row
 from loadtests.run.run_file import RoundMachine
 from loadtests.run.schedule import Finished, Latencies, Planned, WarmUp, first_missing, rounds
 from loadtests.run.target import Target, compile_counters
@@ -139,9 +139,10 @@ class LoadGenerator:
         missing = self._missing(number, cell)
         if not missing:
             return
-        for row in self._blocks.measured(cell, number, missing, self._rates.get(cell.name)):
-            if row["stage"] == "measure" and row["error"] is None and not row.get("profiled"):
-                self._latencies.add(cell.name, number, [row["latency_seconds"]])
+        for written in self._blocks.measured(cell, number, missing, self._rates.get(cell.name)):
+            row = msgspec.convert(written, RequestRow)
+            if row.counts:
+                self._latencies.add(cell.name, number, [row.compared_seconds])
 
     def _missing(self, number: int, cell: Cell) -> list[int]:
         return self._finished.missing(number, cell, self._planned.requests(number, cell))

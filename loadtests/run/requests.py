@@ -8,6 +8,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from time import perf_counter, time
 from typing import Any, Literal, Protocol
 
@@ -38,7 +39,7 @@ class LoadRequest:
 
     @property
     def path(self) -> str:
-        return f"/v1/modes/{self.cell.mode}/generate"
+        return self.cell.workload.route.format(mode=self.cell.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,16 @@ def body(
     """The JSON of the `index`-th request of `cell` in round `number`, `examined` by the service or not.
 
     Prompts depend on seed, round, index, batch and prompt set, not on the mode: within a round all modes get
-    the same prompts.
+    the same prompts. So do the seeds of a module's inputs, without the prompt set.
     """
-    seed = f"prompts/{plan.seed}/{number}/{index}/{cell.batch_size}/{cell.prompt_set}"
-    prompts = draw(select(list(texts), cell.prompt_set), cell.batch_size, seed)
-    content = {"prompts": prompts, "max_new_tokens": cell.new_tokens, "ignore_eos": True}
+    of = f"{plan.seed}/{number}/{index}/{cell.batch_size}"
+    content: dict[str, Any]
+    if cell.prompt_set is None:
+        content = {**cell.work, "seed": Random(f"inputs/{of}").getrandbits(31)}
+    else:
+        drawn = draw(select(list(texts), cell.prompt_set), cell.batch_size, f"prompts/{of}/{cell.prompt_set}")
+        content = {"prompts": drawn, "max_new_tokens": cell.new_tokens, "ignore_eos": True}
     return json.dumps(content if examined is None else {**content, examined: True})
-
-
-OF_CELL = ["control", "mode", "batch_size", "prompt_set", "new_tokens", "concurrency", "load", "rate"]
 
 
 def row(
@@ -79,7 +81,7 @@ def row(
     """The row of `requests.jsonl`; `clock_offset` turns the client's clock into Unix seconds."""
     cell = request.cell
     document = _document(response)
-    ok = response.status == 200 and response.failure is None and "timings" in document
+    ok = response.status == 200 and response.failure is None and _is_whole(document, cell)
     intended = response.started if request.intended is None else request.intended
     fields: dict[str, Any] = {
         "run": run,
@@ -87,7 +89,9 @@ def row(
         "part": part,
         "sequence": sequence,
         **{name: getattr(request, name) for name in ("round", "index", "stage")},
-        **{name: getattr(cell, name) for name in OF_CELL},
+        **{name: getattr(cell, name) for name in ("control", "mode")},
+        **cell.work,
+        **{name: getattr(cell, name) for name in ("concurrency", "load", "rate")},
         "effective_mode": document.get("mode", {}).get("effective"),
         "worker": response.worker,
         "request_id": request.id,
@@ -102,9 +106,19 @@ def row(
         usage = document.get("usage", {})
         fields |= {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
         fields |= {name: document.get(name) for name in ("batch_bucket", "device")}
-        fields["text_digest"] = _text_digest(document)
+        if cell.calls is None:
+            fields["text_digest"] = _text_digest(document)
         fields |= {name: value for name, value in document["timings"].items() if name not in fields}
     return fields
+
+
+def _is_whole(document: dict[str, Any], cell: Cell) -> bool:
+    """Whether an answer has its timings; of a module, the time of as many calls as were asked for."""
+    timings = document.get("timings")
+    if cell.calls is None or not isinstance(timings, dict):
+        return "timings" in document
+    forward = timings.get("forward") or {}
+    return forward.get("steps") == cell.calls and forward.get("period_seconds") is not None
 
 
 def _text_digest(document: dict[str, Any]) -> str:

@@ -39,7 +39,8 @@ class RowSources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request. Instants are Unix seconds; `status` 0: there was no response.
 
-    Requests of one round with the same `index`, batch size and prompt set have the same prompts. `load` or
+    Requests of one round with the same `index`, batch size and prompt set have the same prompts; of a module,
+    which makes `calls` calls in place of prompts and tokens, the same inputs. `load` or
     `rate` is that of an open-loop cell. Stage "sample" was sent before a block for the split of its steps,
     and is in no statistic of latency, as is what the profiler slowed down (`profiled`). `part` is the start
     of the sweep that it belongs to. The second group has the response's timings under their own names, absent
@@ -58,8 +59,9 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mode: str
     effective_mode: str | None
     batch_size: int
-    prompt_set: str
-    new_tokens: int
+    prompt_set: str | None = None
+    new_tokens: int | None = None
+    calls: int | None = None
     concurrency: int
     load: float | None
     rate: float | None = None
@@ -120,6 +122,17 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         During warm-up requests are sent one at a time: there a refusal is an error.
         """
         return self.status == REJECTED and self.open_loop and self.stage != "warmup"
+
+    @property
+    def compared_seconds(self) -> float:
+        """What modes are compared by: latency from the intended start; of a module, the time of one call.
+
+        HTTP is no part of a call. A request of a module that succeeded has its period and its steps.
+        """
+        forward = self.forward
+        if forward is None or forward.period_seconds is None:
+            return self.latency_from_intended_seconds
+        return forward.period_seconds / forward.steps
 
     @property
     def steps(self) -> int:

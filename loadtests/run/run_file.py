@@ -10,6 +10,9 @@ import msgspec
 
 from loadtests.plan.cells import Plan
 from loadtests.run.rows import RowsError
+from loadtests.run.target import workload_of
+from service.modes import Effect, Mode
+from service.workloads import Workload
 
 Document = TypeVar("Document", bound=msgspec.Struct)
 
@@ -178,9 +181,19 @@ class SweepRun(msgspec.Struct, kw_only=True):
     plan_from_file: bool = False
     parts: list[Part] = []
 
+    @property
+    def workload(self) -> Workload:
+        return workload_of(self.engine)
+
     def mode(self, name: str) -> dict[str, Any]:
         """The status of one mode; empty where it is unknown."""
         return next((mode for mode in self.modes or self.modes_before if mode["mode"] == name), {})
+
+    def effect(self, mode: Mode) -> Effect:
+        """What `mode` did: by the ladder, and with breaks where its compiler left the graph."""
+        effect = mode.effect(self.engine.get("device", "cpu"))
+        breaks = effect.compile is not None and self.mode(mode.name).get("graph_breaks")
+        return effect.with_breaks if breaks else effect
 
 
 _RUN = DocumentFile(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import zip_longest
 from statistics import median
 
-from loadtests.plan.cells import Cell, Group, Plan, order
+from loadtests.plan.cells import Cell, Group, Plan, order, work_name
 from loadtests.run.events import InterimCheckEnded
 from loadtests.run.rows import RequestRow
 from loadtests.run.run_file import CutBlock, InterimCheck, SweepRun
@@ -78,13 +78,13 @@ def _has_no_slope(before: Mapping[str, float], after: Mapping[str, float]) -> tu
 
 def group_name(group: Group) -> str:
     """'b=4 short n=32 c=1': how messages and `run.json` name a group."""
-    batch, prompt_set, tokens, concurrency, arrivals = group
+    batch, *_, concurrency, arrivals = group
     name = f"c={concurrency}" if arrivals is None else arrivals
-    return f"b={batch} {prompt_set} n={tokens} " + (name if isinstance(name, str) else f"load={name:g}")
+    return f"b={batch} {work_name(group)}" + (name if isinstance(name, str) else f"load={name:g}")
 
 
 class Latencies:
-    """Latencies of measured requests, and their median by cell and round."""
+    """Compared seconds of measured requests, and their median by cell and round."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, dict[int, array[float]]] = defaultdict(dict)
@@ -175,14 +175,14 @@ class Finished:
         block = self._blocks[row.round, row.cell]
         block.indexes.append(row.index)
         if row.counts:
-            block.latencies.append(row.latency_seconds)
+            block.latencies.append(row.compared_seconds)
 
     def missing(self, number: int, cell: Cell, planned: int) -> list[int]:
         """The indexes of the `planned` requests of `cell` in round `number` that have no row."""
         return sorted(set(range(planned)).difference(self._blocks.get((number, cell.name), _EMPTY).indexes))
 
     def latencies(self, number: int, cell: Cell) -> array[float]:
-        """Latency in seconds of each request of `cell` in round `number` that counts."""
+        """Compared seconds of each request of `cell` in round `number` that counts."""
         return self._blocks.get((number, cell.name), _EMPTY).latencies
 
     def all_latencies(self) -> Latencies:

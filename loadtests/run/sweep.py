@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from loadtests.plan.cells import PROMPT_FILE, Plan
+from loadtests.run.calls import of_module
 from loadtests.run.events import (
     EVENTS_FILE,
     Assignment,
@@ -41,6 +42,7 @@ from loadtests.run.target import (
     settled_scrape,
     wait_until_ready,
     without_doubles,
+    without_failed,
 )
 from service.records import METHOD
 
@@ -267,7 +269,9 @@ class SweepPart:
             self._progress.already_measured(run, check_rows(self._folder).finished.requests)
         else:
             run.environment = document.get("service") or {}
-            run.plan = without_doubles(document, run.plan, self._progress.print_line)
+            say = self._progress.print_line
+            plan = without_doubles(document, without_failed(document, run.plan, say), say)
+            run.plan = of_module(self._target, document["engine"], plan, say)
             self._progress.replan(run.plan)
         self._begin(document)
         before = scrape(self._target, self._folder, "before", part.number, self._progress.print_line)

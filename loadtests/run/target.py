@@ -17,8 +17,9 @@ from urllib.request import ProxyHandler, Request, build_opener
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadtests.plan.cells import Plan
+from loadtests.plan.cells import BASELINE, Plan
 from service.modes import doubles
+from service.workloads import FORWARD, WORKLOADS, Workload
 
 COMPILE_COUNTERS = (
     "launchbound_recompiles_total", "launchbound_graph_breaks_total", "launchbound_compile_seconds_count",
@@ -35,6 +36,11 @@ def linear_layout(engine: Mapping[str, Any]) -> str | None:
     """
     layout: str | None = (engine.get("linears") or {}).get("layout")
     return layout
+
+
+def workload_of(engine: Mapping[str, Any]) -> Workload:
+    """What the service of `engine` does with a request; one that does not say it completes prompts."""
+    return WORKLOADS[engine.get("workload", "generate")]
 
 
 class TargetError(RuntimeError):
@@ -228,7 +234,8 @@ def await_modes(
     A warm engine has finished warming up all its modes, of which those may have failed that `modes` does not
     name. `report` is called with one line of state at every poll. Raises TargetError where the service does
     not answer or does not serve a mode, or after `without_progress_seconds` without a new stage of warming
-    up, and ModeFailed where a mode failed (out of parity included).
+    up, and ModeFailed where a mode failed (out of parity included). Of a module a mode fails alone, and is
+    then none that is waited for: only the baseline's failure is one.
     """
     began = last = monotonic()
     stages = set[Hashable]()
@@ -266,13 +273,19 @@ def _is_ready(document: dict[str, Any], modes: Sequence[str], settled: bool) -> 
             f"the service does not serve {', '.join(missing)} (it serves {', '.join(served)}): "
             "start it with these modes, or choose others"
         )
-    for mode in modes:
-        if served[mode]["state"] == "failed":
-            why = served[mode].get("detail") or served[mode].get("reason") or "without a reason"
-            raise ModeFailed(f"mode {mode} failed to become ready: {why}; sweep without it, or fix it")
     engine = document.get("engine")
+    alone = engine is not None and workload_of(engine) is FORWARD
+    for mode in modes:
+        if served[mode]["state"] == "failed" and (not alone or mode == BASELINE):
+            raise ModeFailed(
+                f"mode {mode} failed to become ready: {failure(served[mode])}; sweep without it, or fix it"
+            )
     is_up = engine is not None and (not settled or bool(engine.get("warm")))
-    return is_up and all(served[mode]["state"] == "ready" for mode in modes)
+    return is_up and all(served[mode]["state"] in ("ready", "failed") for mode in modes)
+
+
+def failure(status: Mapping[str, Any]) -> str:
+    return status.get("detail") or status.get("reason") or "without a reason"
 
 
 def _stage(document: dict[str, Any]) -> Hashable:
@@ -304,6 +317,14 @@ def without_doubles(document: dict[str, Any], plan: Plan, report: Callable[[str]
     for mode, other in doubled.items():
         report(f"{mode} is left out: on this device it runs as {other}, which is measured")
     return msgspec.structs.replace(plan, cells=tuple(c for c in plan.cells if c.mode not in doubled))
+
+
+def without_failed(document: dict[str, Any], plan: Plan, report: Callable[[str], None]) -> Plan:
+    """`plan` without the modes in which a module failed; a line per mode goes to `report`."""
+    failed = {one["mode"]: failure(one) for one in document["modes"] if one["state"] == "failed"}
+    for mode in failed.keys() & set(plan.modes):
+        report(f"{mode} is left out: it failed to become ready: {failed[mode]}")
+    return msgspec.structs.replace(plan, cells=tuple(c for c in plan.cells if c.mode not in failed))
 
 
 SCRAPES_FOLDER = "server_metrics"
@@ -339,12 +360,13 @@ def settled_scrape(
     """Take the scrape `after` of `part`, once the server has counted as many requests as it has `rows`."""
     deadline = monotonic() + COUNTED_WITHIN_SECONDS
     while (after := scrape(target, folder, "after", part, note)) is not None and before is not None:
-        if _total(after) - _total(before) >= rows or monotonic() > deadline:
+        if total_requests(after) - total_requests(before) >= rows or monotonic() > deadline:
             return
         sleep(0.1)
 
 
-def _total(metrics_text: str) -> float:
+def total_requests(metrics_text: str) -> float:
+    """How many the server has counted, over all modes and outcomes."""
     return sum(sum(outcomes.values()) for outcomes in requests_by_mode(metrics_text).values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ from service.cli.options import (
     bad_input,
     ended_in_order,
     print_result,
+    refuse_module,
     settings_from,
     split_list,
 )
@@ -103,6 +105,7 @@ def selftest(
     Complete, and so shown by reports, only with every check, the default model and dtype, the modes of a
     sweep, and no uncommitted change.
     """
+    refuse_module(model or os.environ.get("LAUNCHBOUND_MODEL", ""), "the selftest runs a language model")
     swept = modes or ",".join(swept_modes(expected_device(device or "auto")))
     settings = settings_from(model=model, device=device, dtype=dtype, modes=swept)
     from service.proof.runner import main

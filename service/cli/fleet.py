@@ -10,7 +10,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from service.cli.options import EXIT_MACHINE, Json, bad_input, ended_in_order, installing, split_list
+from service.cli.options import (
+    EXIT_MACHINE,
+    Json,
+    bad_input,
+    ended_in_order,
+    installing,
+    refuse_module,
+    split_list,
+)
 from service.cli.report import last_line, picture_of_fleet, pictured
 from service.cli.sweep import ChosenPlan, PlanOptions, chosen_plans
 
@@ -52,6 +60,8 @@ def fleet(
             address = address or read_fleet(resume).address
         chosen = chosen_plans(PlanOptions(file=plan, preset=preset), own_device="cpu")[0]
         choice = chosen, split_list(models) or [], split_list(dtypes) or []
+        for model in choice[1]:
+            refuse_module(model, "the nodes of a fleet do not have its code")
         interrupted = _on_cluster(folder, address, None if resume else choice, dry_run)
         raise typer.Exit(0 if dry_run else pictured(picture_of_fleet, folder, interrupted))
     except ModuleNotFoundError as error:

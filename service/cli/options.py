@@ -13,6 +13,8 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 from pydantic import ValidationError
 
+from models.naming import names_module
+
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_MACHINE = 4
@@ -60,7 +62,8 @@ def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported
 
 
 Model = Annotated[
-    str | None, typer.Option(help="tiny, small, base, a folder, hf:FOLDER or hf:HUB-ID@COMMIT.")
+    str | None,
+    typer.Option(help="tiny, small, base, a folder, hf:FOLDER, hf:HUB-ID@COMMIT, or MODULE:FACTORY."),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or autocast-bfloat16.")]
@@ -69,6 +72,12 @@ Advice = Annotated[
     str | None, typer.Option(help="Results folder of a sweep: `auto` runs what its report advises.")
 ]
 BatchSizes = Annotated[str | None, typer.Option(help="Batch buckets, with commas.")]
+
+
+def refuse_module(model: str, why: str) -> None:
+    """Exit as for bad input where `model` names a factory of the user's own."""
+    if names_module(model):
+        bad_input(f"{model} is a module of your own, and {why}: `launchbound run {model}` measures it")
 
 
 def flags(options: dict[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from service.cli.options import (
     ended_in_order,
     flags,
     print_result,
+    refuse_module,
     settings_from,
     split_list,
 )
@@ -51,6 +52,7 @@ def peers(
     from loadtests.run.target import Target, TargetError, Unreachable, await_modes
     from service.front.launch import LaunchError, launched
 
+    refuse_module(model, "other runtimes are compared on language models")
     try:
         sizes = tuple(sorted({int(size) for size in split_list(batch_sizes) or ()}))
         peers_folder()

@@ -13,6 +13,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from models.naming import names_module
 from service.cli.options import (
     EXIT_FAILED,
     EXIT_MACHINE,
@@ -105,6 +106,13 @@ def sweep(
     raise typer.Exit(_begin(plans[0], url, out, served, workers or 1))
 
 
+def sweep_own_service(plans: list[ChosenPlan], folder: Path, served: dict[str, str]) -> int:
+    """Sweep a service of its own by each of `plans` into `folder`; returns the exit code."""
+    if sum(one.document.starts for one in plans) > 1:
+        return _begin_series(plans, folder, served, 1)
+    return _begin(plans[0], None, folder, served, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
     file: Path | None = None
@@ -155,6 +163,8 @@ def chosen_plans(
             modes = swept_modes(own_device) if own_device else default_modes()
             document = msgspec.structs.replace(document, modes=modes)
         plan = plan_of(document)
+        if document.model and names_module(document.model):
+            plan = plan.of_calls()
         # The default modes by name: they may be others where the plan is read again.
         document = msgspec.structs.replace(document, modes=plan.modes)
         found.append(ChosenPlan(document, plan, overrides, named.file is not None))

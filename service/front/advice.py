@@ -30,6 +30,7 @@ from service.statistics.choice import (
     compare,
 )
 from service.statistics.intervals import Interval
+from service.workloads import GENERATE, Workload
 
 EAGER = "eager"
 """The mode of which the crossover is said."""
@@ -44,7 +45,8 @@ WORKS_KEPT = 64
 class Advice:
     """The mode to use for a batch bucket. `speedup` is over `baseline`; `crossover` is eager's.
 
-    `index`: decode's kernel share; `bound`: its class, None where the interval allows several.
+    `index`: the kernel share of the workload's main phase; `bound`: its class, None where the interval allows
+    several.
     """
 
     mode: str
@@ -59,12 +61,13 @@ class Advice:
 
 
 class ServedRequests(Listener):
-    """What served requests took without their queue, by the work that they did, and decode's kernel share.
+    """What served requests took, by the work that they did, and the kernel share of the main phase.
 
     Requests that were profiled, sampled or merged with others are left out. `observed` counts the others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workload: Workload = GENERATE) -> None:
+        self._workload = workload
         self.observed = 0
         self._newest_seconds = 0.0
         self._served: OrderedDict[Work, deque[ServedRequest]] = OrderedDict()
@@ -72,27 +75,26 @@ class ServedRequests(Listener):
         self._sampled: dict[tuple[str, int], Interval] = {}
 
     def observe(self, timing: RequestTiming) -> None:
-        outcome, engine, parts = timing.outcome, timing.engine, timing.parts
+        outcome, engine = timing.outcome, timing.engine
         if timing.slowed or (engine.shared is not None and not engine.shared.alone):
             return
         self.observed += 1
-        mode, bucket, decode = timing.job.mode, outcome.batch_bucket, engine.decode
-        kernel, dispatch = decode.kernel_seconds, decode.dispatch_seconds
+        mode, bucket, main = timing.job.mode, outcome.batch_bucket, getattr(engine, self._workload.main)
+        kernel, dispatch = main.kernel_seconds, main.dispatch_seconds
         if kernel is not None and dispatch is not None and engine.dispatch_source != "attached":
             kernels, dispatches = self._sums.get((mode, bucket), (0.0, 0.0))
             self._sums[mode, bucket] = kernels + kernel, dispatches + dispatch
-        work = Work(bucket, engine.padded_prompt_tokens, decode.steps, _options_of(timing.job))
+        work = Work(bucket, engine.padded_prompt_tokens, main.steps, _options_of(timing.job))
         served = self._served.setdefault(work, deque(maxlen=REQUESTS_KEPT))
         self._served.move_to_end(work)
         if len(self._served) > WORKS_KEPT:
             self._served.popitem(last=False)
-        seconds = parts.total_seconds - parts.queue_seconds
         self._newest_seconds = max(self._newest_seconds, engine.done_ns / 1e9)
-        served.append(ServedRequest(mode, engine.done_ns / 1e9, seconds))
+        served.append(ServedRequest(mode, engine.done_ns / 1e9, timing.compared_seconds))
 
     def mode(self, status: ModeStatus) -> None:
         for split in status.splits:
-            if split.phase == "decode":
+            if split.phase == self._workload.main:
                 share, low, high = (1 - end for end in (split.dispatch_share, split.high, split.low))
                 samples = split.newest.total
                 self._sampled[status.mode, split.batch] = Interval(share, low, high, samples)
@@ -139,6 +141,8 @@ class ServedRequests(Listener):
             together = f"all modes did the same work within {WINDOW_SECONDS:.0f} s"
             why = f"not comparable: {together} in {rounds} of the {MINIMUM_ROUNDS} rounds needed"
         prompts = "1 prompt" if batch_size == 1 else f"{batch_size} prompts"
+        if not self._workload.tokens:
+            prompts = f'"batch_size": {batch_size}'
         return (
             f"at batch {batch_size} (bucket {bucket}) {why}; POST /v1/compare with {prompts} and "
             f'"repeats": {MINIMUM_ROUNDS}, or run a sweep'
@@ -165,7 +169,7 @@ class ServedRequests(Listener):
         )
 
     def _share(self, mode: str, bucket: int) -> Interval | None:
-        """The kernel share of decode: by the newest samples, else over all requests where it is measured."""
+        """Of the main phase: by the newest samples, else over all requests where it is measured."""
         index = device_bound_index(*self._sums.get((mode, bucket), (None, None)))
         measured = None if index is None else Interval(index, index, index, 1)
         return self._sampled.get((mode, bucket), measured)
@@ -182,8 +186,8 @@ class ServedRequests(Listener):
         eager = self._share(EAGER, bucket)
         if eager is None:
             return None
-        share_of_eager = f"of eager's decode {1 - eager.value:.0%} of dispatch and kernel time is dispatch"
-        return f"{share_of_eager}: {bound_in_words(eager)}"
+        dispatch = f"{1 - eager.value:.0%} of dispatch and kernel time is dispatch"
+        return f"of eager's {self._workload.main} {dispatch}: {bound_in_words(eager)}"
 
 
 def headroom(kernel_share: float) -> float | None:
@@ -196,9 +200,8 @@ def _reason(work: Work, choice: Choice, speedup: Interval, why: str | None) -> s
     if choice.state == "equivalent":
         reason = f"no mode is faster than {choice.baseline} by more than {margin}"
     else:
-        tokens = f"{work.steps + 1} tokens after {work.prompt_tokens} of padded prompt, {work.options}"
         times = f"{speedup.value:.2f} (95 % interval {speedup.low:.2f} to {speedup.high:.2f})"
-        reason = f"a whole request ({tokens}) is {times} times as fast as {choice.baseline}'s"
+        reason = f"{work.compared} is {times} times as fast as {choice.baseline}'s"
     if choice.unresolved:
         reason += f"; not resolved: {', '.join(choice.unresolved)} may be the right one"
     elif choice.ship not in (choice.fastest, choice.baseline):
@@ -222,9 +225,19 @@ class Work:
     steps: int
     options: str
 
+    @property
+    def compared(self) -> str:
+        """What was compared, in words: of a module, whose requests have no prompt, one of its calls."""
+        if not self.prompt_tokens:
+            return f"a call ({self.steps} in a row, {self.options})"
+        tokens = f"{self.steps + 1} tokens after {self.prompt_tokens} of padded prompt, {self.options}"
+        return f"a whole request ({tokens})"
+
 
 def _options_of(job: Job) -> str:
-    """How `job` chooses, ends and sends its tokens: 'sampled, top-k, streamed'."""
+    """How `job` chooses, ends and sends its tokens: 'sampled, top-k, streamed'. Of a module: whose inputs."""
+    if job.forward is not None:
+        return "own inputs" if job.forward.inputs is None else "inputs that were sent"
     samples = job.temperature > 0
     options = {
         "top-k": samples and job.top_k is not None,

@@ -18,40 +18,59 @@ from types import FrameType
 from typing import cast
 
 import uvicorn
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.front.access import EntryMiddleware, exposure, require_key
+from service.front.access import DirectRoute, EntryMiddleware, exposure, require_key
 from service.front.advice import AutoMode, ServedRequests
 from service.front.engine_client import EngineClient
+from service.front.errors import WrongWorkload
 from service.front.limits import BoundedProtocol, LargeBodies, Slots, affordable
 from service.front.logs import EngineLog, RequestLog, set_up
 from service.front.machine import CoreClaims, build_commit, build_version
 from service.front.metrics.recorder import Metrics
 from service.front.metrics.series import new_registry
-from service.front.routes import generate, health, modes, openai, pages, problems, runs, studies, traces
+from service.front.routes import (
+    forward,
+    generate,
+    health,
+    modes,
+    openai,
+    pages,
+    problems,
+    runs,
+    studies,
+    traces,
+)
 from service.front.routes.answers import ACCESS_ERRORS, OF_ANY_REQUEST
-from service.front.routes.state import AppState
+from service.front.routes.state import AppState, state_of
 from service.front.settings import Settings
 from service.front.study_runner import ANATOMY_COMMAND, AnatomyProcess, StudyRunner, remove_abandoned_folders
 from service.front.supervisor import ENGINE_COMMAND, Supervisor
 from service.machine import engine_cpus, front_cpus, share_cpus
+from service.workloads import FORWARD, GENERATE
 
 log = logging.getLogger("launchbound")
 
 EXIT_BAD_INPUT = 2
 
-DIRECT_ROUTES = (
-    (re.compile(r"/v1/modes/(?P<mode>[^/]+)/generate"), generate.generate),
-    (re.compile(r"/v1/completions"), openai.completions),
-)
-"""Where the latency of a request is measured in tenths of a millisecond."""
+DIRECT_ROUTES: dict[str, tuple[DirectRoute, ...]] = {
+    GENERATE.name: (
+        (re.compile(r"/v1/modes/(?P<mode>[^/]+)/generate"), generate.generate),
+        (re.compile(r"/v1/completions"), openai.completions),
+    ),
+    FORWARD.name: ((re.compile(r"/v1/modes/(?P<mode>[^/]+)/forward"), forward.forward),),
+}
+"""By workload: where the latency of a request is measured in tenths of a millisecond."""
+
+OF_WORKLOADS = {GENERATE.name: (generate, openai, studies), FORWARD.name: (forward,)}
+"""The routes that serve one kind of model only."""
 
 LAG_INTERVAL_SECONDS = 0.25
 """50 readings a second would disturb timed steps on a core that front and engine share."""
 
 DESCRIPTION = """
-One transformer, served through PyTorch's ladder of inference modes, side by side. Every answer reports where
+One model, served through PyTorch's ladder of inference modes, side by side. Every answer reports where
 its time went: queue, host dispatch, device kernels, waiting, and the rest.
 """
 
@@ -95,16 +114,32 @@ def create_app(
         generate_unique_id_function=lambda route: route.name.replace("-", "_"),
     )
     app.state.launchbound = state
-    app.add_middleware(EntryMiddleware, settings=settings, direct=DIRECT_ROUTES, refuse=problems.refuse)
+    workload = settings.workload.name
+    direct = DIRECT_ROUTES[workload]
+    app.add_middleware(EntryMiddleware, settings=settings, direct=direct, refuse=problems.refuse)
     problems.install(app)
     # Without a key the document must not say that calls need one.
     guards = [Depends(require_key(settings))] if settings.api_key is not None else []
     v1 = APIRouter(prefix="/v1", dependencies=guards, responses=ACCESS_ERRORS)
-    for routes in (generate, openai, modes, studies, traces, runs):
-        v1.include_router(routes.router)
+    foreign = [routes for name, of_one in OF_WORKLOADS.items() if name != workload for routes in of_one]
+    for routes in (generate, openai, forward, modes, studies, traces, runs):
+        if routes not in foreign:
+            v1.include_router(routes.router)
+    # After the others, as both kinds have a comparison.
+    for routes in foreign:
+        v1.include_router(routes.router, dependencies=[Depends(_refuse_workload)], include_in_schema=False)
     for router in (v1, health.router, pages.router):
         app.include_router(router)
     return app
+
+
+async def _refuse_workload(request: Request) -> None:
+    settings = state_of(request).settings
+    here, other = ("language model", "module") if settings.workload.tokens else ("module", "language model")
+    raise WrongWorkload(
+        f"{request.scope['path'][:200]} is for a {other}, and this service serves the {here} "
+        f"{settings.model}: its route is POST {settings.workload.route}; /docs lists all there are"
+    )
 
 
 def serve(settings: Settings) -> int:
@@ -153,8 +188,11 @@ def _assemble(
 ) -> AppState:
     build = {"version": build_version(), "commit": build_commit(settings.commit)}
     instrumented, timeout = settings.instrumentation == "full", settings.request_timeout_seconds
-    recorder = Metrics(new_registry(), settings.modes, settings.batch_sizes, build, instrumented, timeout)
-    served = ServedRequests()
+    workload = settings.workload
+    recorder = Metrics(
+        new_registry(), settings.modes, settings.batch_sizes, build, instrumented, timeout, workload
+    )
+    served = ServedRequests(workload)
     auto = AutoMode(settings.modes, settings.batch_sizes, settings.advice, served)
     listeners = recorder, EngineLog(settings, build, address), served, auto
     client = EngineClient(settings.modes, settings.max_queue, *listeners)

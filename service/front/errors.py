@@ -68,6 +68,10 @@ class BadRequest(LaunchboundError, status=422, type="invalid_request", rejected=
 class UnknownMode(BadRequest, status=404, type="unknown_mode"): ...
 
 
+class WrongWorkload(BadRequest, status=409, type="wrong_workload"):
+    """The route is for another kind of model; the message names the right one."""
+
+
 class BodyTooLarge(BadRequest, status=413, type="body_too_large", rejected="too_large", headers=CLOSES): ...
 
 

@@ -515,7 +515,7 @@ class LargeBodies:
         if self._reading >= self.slots:
             raise QueueFull(
                 f"{self.slots} bodies of more than {LARGE_BYTES} bytes are being received; try again, or"
-                " send shorter prompts",
+                " send smaller ones",
                 retry_after_seconds=1,
             )
         self._reading += 1

@@ -17,7 +17,7 @@ import msgspec
 
 from service.front.engine_client import Listener
 from service.front.errors import LaunchboundError
-from service.front.request_timing import RequestTiming
+from service.front.request_timing import RequestTiming, part_of
 from service.front.settings import Settings
 from service.machine import processor_name
 from service.records import EngineStatus, Job, ModeStatus
@@ -89,7 +89,8 @@ REQUEST_FIELDS = (
     "completion_tokens", *TIMINGS,
 )  # fmt: skip
 """Null: not measured, or not known because the request did not get that far. `total_seconds` of a failed
-request goes from its parsed body to its failure. `error` is the type in its answer.
+request goes from its parsed body to its failure. `error` is the type in its answer. A request of a module has
+`calls` beside these, and no tokens.
 """
 
 
@@ -108,6 +109,8 @@ def _request_text(line: dict[str, Any]) -> str:
     words = [f"{line['mode'] or '-':<15} {line['status']} {line['outcome']:<9} {total:>12}"]
     if line["batch_size"] is not None:
         words.append(f"batch {line['batch_size']:<2}")
+    if "calls" in line:
+        words.append(f"calls {line['calls']:<5}")
     if line["prompt_tokens"] is not None:
         words.append(f"tokens {line['prompt_tokens']:>3} + {line['completion_tokens']:<3}")
     shown = {name: line[field] for name, field in PARTS.items()}
@@ -115,6 +118,14 @@ def _request_text(line: dict[str, Any]) -> str:
     if line["error"] is not None:
         words.append(line["error"])
     return "  ".join([*words, f"id {line['id']}"])
+
+
+def _work_of(timing: RequestTiming) -> dict[str, int]:
+    outcome, work = timing.outcome, timing.job.forward
+    if work is not None:
+        return {"calls": work.calls}
+    completed = sum(output.completion_tokens for output in outcome.outputs)
+    return {"prompt_tokens": outcome.prompt_tokens, "completion_tokens": completed}
 
 
 class RequestLog:
@@ -134,9 +145,8 @@ class RequestLog:
             outcome="ok",
             stream=timing.job.stream,
             batch_size=outcome.batch_size,
-            prompt_tokens=outcome.prompt_tokens,
-            completion_tokens=sum(output.completion_tokens for output in outcome.outputs),
-            **{name: getattr(parts, name) for name in TIMINGS},
+            **_work_of(timing),
+            **{name: part_of(parts, name) for name in TIMINGS},
         )
         log.info(event)
 
@@ -225,7 +235,8 @@ def _mode_text(status: ModeStatus) -> str:
 def _described(status: EngineStatus) -> dict[str, str]:
     name = "" if status.device == status.device_name else f" ({status.device_name})"
     torch = f"{status.torch} with CUDA {status.cuda}" if status.cuda else status.torch
-    size = f"{status.parameters:,} parameters · {status.dtype} · context {status.context}"
+    size = f"{status.parameters:,} parameters · {status.dtype}"
+    size += f" · context {status.context}" if status.inputs is None else f" · called on {status.inputs}"
     engine, front = (",".join(map(str, cores)) for cores in (status.cpus, sorted(os.sched_getaffinity(0))))
     return {
         "model": f"{status.model} · {size}",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from typing_extensions import TypedDict
 
 from service.front.schemas import fields_of
 from service.records import Job, Outcome, PhaseTimings, Source, Timings
+from service.workloads import FORWARD, GENERATE, of_job
 
 PHASE_FIELDS = tuple(name for name in PhaseTimings.__struct_fields__ if not name.endswith("_steps_seconds"))
 """The sums of a phase; its single steps are for the metrics only."""
@@ -37,11 +38,8 @@ class Sources(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class TimingsBody:
-    """From the body parsed until just before the answer is serialised, in parts that add up.
-
-    A request that was `profiled` or `sampled` was slowed down by that, and is in no statistic of latency.
-    """
+class RequestParts:
+    """What requests of any workload have in common, as `TimingsBody` describes it."""
 
     queue_seconds: float
     dispatch_seconds: float | None
@@ -52,15 +50,9 @@ class TimingsBody:
     other_seconds: float
     border_seconds: float
     front_seconds: float
-    tokenise_seconds: float
     total_seconds: float
-    time_to_first_token_seconds: float | None
     involuntary_switches: int
-    padded_prompt_tokens: int
-    attended_tokens: int
     effective_batch: float
-    prefill: PhaseBody
-    decode: PhaseBody
     sources: Sources
     kernels: int | None
     launches: int | None
@@ -69,18 +61,48 @@ class TimingsBody:
 
 
 @dataclass(frozen=True, slots=True)
+class TimingsBody(RequestParts):
+    """From the body parsed until just before the answer is serialised, in parts that add up.
+
+    A request that was `profiled` or `sampled` was slowed down by that, and is in no statistic of latency.
+    """
+
+    tokenise_seconds: float
+    time_to_first_token_seconds: float | None
+    padded_prompt_tokens: int
+    attended_tokens: int
+    prefill: PhaseBody
+    decode: PhaseBody
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardTimings(RequestParts):
+    """From the body parsed until just before the answer is serialised, in parts that add up.
+
+    A request that was `profiled` or `sampled` was slowed down by that, and is in no statistic of latency.
+    """
+
+    forward: PhaseBody
+
+
+BODIES: dict[str, type[RequestParts]] = {GENERATE.name: TimingsBody, FORWARD.name: ForwardTimings}
+"""By workload."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestTiming:
     """One served request: `parts` as its answer shows them, `engine` as the engine measured them.
 
     CUDA (where `sync_wait_seconds` is measured): total = queue + dispatch + sync_wait + stall + other, and
     kernels run beside it. CPU: total = queue + dispatch + kernel + stall + other. `other` closes the sum;
-    `border_seconds` (to the engine and back), `front_seconds` and `tokenise_seconds` are pieces of it.
+    `border_seconds` (to the engine and back), `front_seconds` and, of prompts, `tokenise_seconds` are pieces
+    of it.
     """
 
     job: Job
     outcome: Outcome
     engine: Timings
-    parts: TimingsBody
+    parts: RequestParts
 
     @property
     def slowed(self) -> bool:
@@ -91,9 +113,22 @@ class RequestTiming:
     def time_per_output_token_seconds(self) -> float | None:
         """(total - time to first token) / (tokens of the longest completion - 1); None below two tokens."""
         longest = max((output.completion_tokens for output in self.outcome.outputs), default=0)
-        if longest < 2 or self.parts.time_to_first_token_seconds is None:
+        first_seconds = part_of(self.parts, "time_to_first_token_seconds")
+        if longest < 2 or first_seconds is None:
             return None
-        return (self.parts.total_seconds - self.parts.time_to_first_token_seconds) / (longest - 1)
+        return (self.parts.total_seconds - first_seconds) / (longest - 1)
+
+    @property
+    def compared_seconds(self) -> float:
+        """What modes are compared by: the request without its queue; of a module its calls alone.
+
+        A user's program calls its module without HTTP, which would take most of the time of a short call.
+        """
+        if self.job.forward is None:
+            return self.parts.total_seconds - self.parts.queue_seconds
+        if self.engine.forward.period_seconds is None:
+            raise ValueError(f"job {self.job.id} ended well without the time of its calls")
+        return self.engine.forward.period_seconds
 
 
 def add_up(
@@ -106,7 +141,9 @@ def add_up(
     timings = outcome.timings
     if timings is None:
         raise ValueError(f"job {job.id} ended as '{outcome.kind}' without timings")
-    phases = [phase for phase in (timings.prefill, timings.decode) if phase.steps]
+    workload = of_job(job)
+    by_phase: dict[str, PhaseTimings] = {name: getattr(timings, name) for name in workload.phases}
+    phases = [phase for phase in by_phase.values() if phase.steps]
     dispatch = known_sum([phase.dispatch_seconds for phase in phases])
     kernel = known_sum([phase.kernel_seconds for phase in phases])
     sync_wait = known_sum([phase.sync_wait_seconds for phase in phases])
@@ -117,7 +154,7 @@ def add_up(
     shared = timings.shared
     stall = None if shared is None else shared.stall_seconds
     own_steps = shared is None or shared.alone
-    parts = TimingsBody(
+    known: dict[str, Any] = dict(
         queue_seconds=timings.queue_seconds,
         dispatch_seconds=dispatch,
         device_span_seconds=known_sum([phase.device_span_seconds for phase in phases]),
@@ -133,8 +170,6 @@ def add_up(
         involuntary_switches=timings.involuntary_switches,
         padded_prompt_tokens=timings.padded_prompt_tokens,
         attended_tokens=timings.attended_tokens,
-        prefill=_phase_body(timings.prefill),
-        decode=_phase_body(timings.decode),
         effective_batch=float(outcome.batch_size) if shared is None else shared.rows,
         sources={
             "dispatch": timings.dispatch_source,
@@ -145,8 +180,17 @@ def add_up(
         launches=outcome.launches,
         profiled=outcome.profile is not None,
         sampled=outcome.sampled,
+        **{name: _phase_body(phase) for name, phase in by_phase.items()},
     )
+    body = BODIES[workload.name]
+    parts = body(**{name: known[name] for name in body.__dataclass_fields__})
     return RequestTiming(job, outcome, timings, parts)
+
+
+def part_of(parts: RequestParts, name: str) -> float | None:
+    """The part `name`; None where it was not measured, or requests of this workload have no such part."""
+    found: float | None = getattr(parts, name, None)
+    return found
 
 
 def _phase_body(phase: PhaseTimings) -> PhaseBody:

@@ -21,7 +21,6 @@ from pydantic.json_schema import WithJsonSchema
 from typing_extensions import TypedDict
 
 from service.modes import GradMode
-from service.records import Phase
 from service.study_names import LONGEST_CALL, OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS, operator_named
 
 Body = TypeVar("Body")
@@ -123,6 +122,18 @@ class GenerateBody(Generation):
     alone: bool = Field(default=False, description="Never merged with others, where the service merges.")
 
 
+Modes = Annotated[list[str] | None, Field(min_length=1, description="All that are ready, if left out.")]
+Repeats = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=50,
+        description="Rounds; each runs all modes, shuffled. Below 8 a speed-up has no interval.",
+    ),
+    WHOLE,
+]
+
+
 class CompareBody(Generation):
     """POST /v1/compare."""
 
@@ -130,14 +141,99 @@ class CompareBody(Generation):
         json_schema_extra={"examples": [{**EXAMPLE, "modes": ["eager", "inference_mode"], "repeats": 8}]}
     )
 
-    modes: list[str] | None = Field(
-        default=None, min_length=1, description="All that are ready, if left out."
-    )
-    repeats: Annotated[int, Field(ge=1, le=50), WHOLE] = Field(
-        default=8, description="Rounds; each runs all modes, shuffled. Below 8 a speed-up has no interval."
-    )
+    modes: Modes = None
+    repeats: Repeats = 8
     stream: Off = False
     profile: Off = False
+
+
+MAX_CALLS = 10_000
+MAX_PROFILED_CALLS = 100
+"""Of a profiled request: each adds all its kernels to a trace in memory."""
+
+Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the inputs that the module makes itself."), WHOLE]
+Calls = Annotated[
+    int, Field(ge=1, le=MAX_CALLS, description="In a row, on the same inputs; timings are their sums."), WHOLE
+]
+ModuleBatch = Annotated[int, Field(ge=1, description="One of the service's batch sizes."), WHOLE]
+
+
+def _both(**fields: JsonDict) -> JsonDict:
+    """That not all of these fields stand there, each as its schema says."""
+    return {"not": {"required": list(fields), "properties": dict(fields)}}
+
+
+_TRUE: JsonDict = {"const": True}
+_TENSORS: JsonDict = {
+    "anyOf": [
+        {"type": "array", "minItems": 1, "items": {}},
+        {"type": "object", "minProperties": 1, "additionalProperties": True},
+    ]
+}
+_INPUTS = (
+    "In place of batch_size and seed: the positional arguments as a list, or those by name as an object, "
+    "each a tensor as nested lists. The first dimension of the first is the batch; dtypes and shapes are "
+    "those of the module's own inputs."
+)
+
+
+def _without_default(schema: JsonDict) -> None:
+    """One of two fields must be sent, so that neither has a default."""
+    del schema["default"]
+
+
+class ForwardBody(BaseModel):
+    """POST /v1/modes/{mode}/forward: `batch_size`, or `inputs`."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {"batch_size": 8, "seed": 0, "calls": 1},
+                {"inputs": {"x": [[0.5, -1.0]]}, "outputs": True},
+            ],
+            "oneOf": [{"required": ["batch_size"]}, {"required": ["inputs"]}],
+            "allOf": [
+                _both(inputs={}, seed={}),
+                _both(profile=_TRUE, sample=_TRUE),
+                _both(profile=_TRUE, calls={"exclusiveMinimum": MAX_PROFILED_CALLS}),
+            ],
+        },
+    )
+
+    batch_size: ModuleBatch = Field(default=0, json_schema_extra=_without_default)
+    seed: Seed = 0
+    calls: Calls = 1
+    inputs: Annotated[bytes | None, WithJsonSchema(_TENSORS)] = Field(
+        default=None, description=_INPUTS, json_schema_extra=_without_default
+    )
+    outputs: bool = Field(default=False, description="Answer what the last call returned.")
+    profile: bool = Field(default=False, description="Run under torch.profiler; enters no time histogram.")
+    sample: bool = Field(
+        default=False,
+        description="On a CPU: sample its calls some 1,000 times a second; enters no time histogram.",
+    )
+
+
+class CompareForwardBody(BaseModel):
+    """POST /v1/compare, of a module."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        json_schema_extra={
+            "examples": [{"batch_size": 8, "calls": 1, "modes": ["eager", "inference_mode"], "repeats": 8}]
+        },
+    )
+
+    batch_size: ModuleBatch
+    seed: Seed = 0
+    calls: Calls = 1
+    modes: Modes = None
+    repeats: Repeats = 8
 
 
 MAX_TOKEN = 2**31 - 1
@@ -278,6 +374,9 @@ class CompletionBody(BaseModel):
             raise ValueError(NOT_SERVED)
         return value
 
+
+Phase = Literal["prefill", "decode"]
+"""Studies are of a language model's steps."""
 
 MOST_SIZE = 1024
 """Rows and columns of an operator's tensors: a product of two such matrices takes a tenth of a second."""

@@ -13,10 +13,12 @@ import msgspec
 from pydantic import Field, InstanceOf, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from models.naming import names_module
 from service.machine import Share
 from service.modes import default_modes, named_modes
 from service.records import Batching, EngineSettings, EngineStatus
 from service.statistics.choice import State
+from service.workloads import FORWARD, GENERATE, Workload
 
 ADVICE_FILE = "advice.json"
 """Of a sweep's folder, as docs/sweeps.md describes it."""
@@ -243,6 +245,8 @@ class Settings(BaseSettings):
                 f"require_modes: {', '.join(unknown)} is not served; add it to the modes, or require some of "
                 f"{', '.join(self.modes)}"
             )
+        if self.batching != "off" and not self.workload.tokens:
+            raise ValueError(f"batching: calls of the module {self.model} are not merged; leave it out")
         if self.batching != "off" and self.profile_every:
             raise ValueError(
                 'profile_every: where requests are merged only those with "profile": true are profiled, '
@@ -261,6 +265,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"there is no {missing} folder for {value}: set {variable} to a folder that you can write to"
             ) from None
+
+    @property
+    def workload(self) -> Workload:
+        """What this service does with a request; the model's name says it before the engine is up."""
+        return FORWARD if names_module(self.model) else GENERATE
 
     def engine_settings(self, address: str) -> EngineSettings:
         same = {name: getattr(self, name) for name in EngineSettings.__struct_fields__ if hasattr(self, name)}

@@ -15,10 +15,20 @@ from service.front.schemas import STUDY_BODIES
 from service.front.settings import Settings
 
 
+def described(model: str) -> dict[str, Any]:
+    settings = Settings(model=model, modes=["eager", "compiled"], batch_sizes=[1, 8])
+    return describe(create_app(settings), settings)
+
+
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    settings = Settings(modes=["eager", "compiled"], batch_sizes=[1, 8])
-    return describe(create_app(settings), settings)
+    return described("tiny")
+
+
+@pytest.fixture(scope="module")
+def of_module() -> dict[str, Any]:
+    """The document of a service that serves a module."""
+    return described("ranker.py:build")
 
 
 def operations(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -37,9 +47,9 @@ def fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
 
 
 def test_every_field_and_parameter_is_described_and_no_description_is_left_over(
-    document: dict[str, Any],
+    document: dict[str, Any], of_module: dict[str, Any]
 ) -> None:
-    found = list(fields(document))
+    found = [*fields(document), *fields(of_module)]
     assert [f"{owner}.{name}" for owner, name, schema in found if not schema.get("description")] == []
     known = {name for _, name, _ in found} | {f"{owner}.{name}" for owner, name, _ in found}
     assert DESCRIPTIONS.keys() <= known
@@ -50,6 +60,7 @@ OF_V1 = {"401", "403"}
 OF_BODIES = {"413", "415", "422"}
 MORE = {
     "/v1/modes/{mode}/generate": {"404", "409", "429", "504"},
+    "/v1/modes/{mode}/forward": {"404", "409", "429", "504"},
     "/v1/compare": {"404", "409", "429", "504"},
     "/v1/studies/tape": {"404", "409", "429", "504"},
     "/v1/probes/{name}": {"404", "409", "415", "422", "504"},
@@ -61,9 +72,11 @@ MORE = {
 }
 
 
-def test_every_route_declares_the_errors_that_it_answers_in_our_shape(document: dict[str, Any]) -> None:
-    assert MORE.keys() < document["paths"].keys()
-    for path, methods in document["paths"].items():
+def test_every_route_declares_the_errors_that_it_answers_in_our_shape(
+    document: dict[str, Any], of_module: dict[str, Any]
+) -> None:
+    assert MORE.keys() < {*document["paths"], *of_module["paths"]}
+    for path, methods in [*document["paths"].items(), *of_module["paths"].items()]:
         for operation in methods.values():
             errors = OF_ALL | MORE.get(path, set()) | (OF_V1 if path.startswith("/v1") else set())
             if "requestBody" in operation:
@@ -118,20 +131,59 @@ def shown(document: dict[str, Any], kind: str) -> Iterator[tuple[str, dict[str, 
                 yield operation["operationId"], schema, example
 
 
-def test_the_operations_are_those_whose_answers_are_recorded(document: dict[str, Any]) -> None:
-    found = operations(document)
-    assert sorted(one["operationId"] for one in found) == sorted(json.loads(EXAMPLES_FILE.read_text()))
-    assert {tag for one in found for tag in one["tags"]} == {tag["name"] for tag in document["tags"]}
+def ids(document: dict[str, Any]) -> set[str]:
+    return {one["operationId"] for one in operations(document)}
+
+
+def test_the_operations_are_those_whose_answers_are_recorded(
+    document: dict[str, Any], of_module: dict[str, Any]
+) -> None:
+    recorded: list[str] = list(json.loads(EXAMPLES_FILE.read_text()))
+    assert ids(document) == {one for one in recorded if not one.startswith("forward/")}
+    assert ids(of_module) <= {one.removeprefix("forward/") for one in recorded}
+    for one in (document, of_module):
+        used = {tag for operation in operations(one) for tag in operation["tags"]}
+        assert used == {tag["name"] for tag in one["tags"]}
+
+
+def test_a_service_describes_the_routes_of_what_it_serves(
+    document: dict[str, Any], of_module: dict[str, Any]
+) -> None:
+    of_both = {"compare", "modes", "advice", "traces", "runs", "live", "ready", "metrics"}
+    assert of_both <= ids(document) & ids(of_module)
+    assert {"forward", "forward_auto"} == ids(of_module) - ids(document)
+    assert {"generate", "generate_auto", "completions", "models", "run_operators"} <= ids(document) - ids(
+        of_module
+    )
+    body = of_module["paths"]["/v1/modes/{mode}/forward"]["post"]["requestBody"]["content"]
+    schema = body["application/json"]["schema"]
+    assert schema["properties"]["batch_size"]["enum"] == [1, 8]
+    assert not [name for name in ("batch_size", "inputs") if "default" in schema["properties"][name]]
+    for one, phases in ((document, ["prefill", "decode"]), (of_module, ["forward"])):
+        splits = one["components"]["schemas"]["SplitBody"]["properties"]
+        assert splits["phase"]["enum"] == phases
 
 
 @pytest.mark.parametrize("kind", ["requestBody", "responses"])
-def test_every_example_is_one_that_its_schema_takes(document: dict[str, Any], kind: str) -> None:
+@pytest.mark.parametrize("fixture", ["document", "of_module"])
+def test_every_example_is_one_that_its_schema_takes(
+    request: pytest.FixtureRequest, fixture: str, kind: str
+) -> None:
+    document: dict[str, Any] = request.getfixturevalue(fixture)
     examples = list(shown(document, kind))
-    assert len(examples) > 10
+    assert len(examples) > (10 if fixture == "document" else 2)
     for operation, schema, example in examples:
         assert example, operation
         whole = {**schema, "components": document["components"]}
         assert not list(Draft202012Validator(whole).iter_errors(example)), operation
+
+
+def test_the_times_of_the_example_of_a_module_add_up(of_module: dict[str, Any]) -> None:
+    answer: Any = next(one for name, _, one in shown(of_module, "responses") if name == "forward")
+    timings = answer["timings"]
+    parts = sum(timings[f"{part}_seconds"] for part in ("queue", "dispatch", "kernel", "other"))
+    assert parts == pytest.approx(timings["total_seconds"])
+    assert timings["forward"]["steps"] == answer["calls"]
 
 
 def test_the_times_and_tokens_of_the_example_add_up(document: dict[str, Any]) -> None:

@@ -75,17 +75,17 @@ def test_the_index_is_decodes_with_the_interval_of_the_rows_and_a_cpu_has_headro
     folder: Path,
 ) -> None:
     baseline = found(folder).main[0].baseline
-    interval, room = baseline.decode.interval, baseline.decode.headroom
-    assert (baseline.decode.index, interval.low, interval.high) == pytest.approx((0.4, 0.35, 0.45))
-    assert baseline.prefill.index == pytest.approx(0.9)
-    assert (baseline.decode.bound, baseline.prefill.bound) == (None, None)
+    interval, room = baseline.main.interval, baseline.main.headroom
+    assert (baseline.main.index, interval.low, interval.high) == pytest.approx((0.4, 0.35, 0.45))
+    assert baseline.phase("prefill").index == pytest.approx(0.9)
+    assert (baseline.main.bound, baseline.phase("prefill").bound) == (None, None)
     assert (room.value, room.low, room.high) == pytest.approx((1 / 0.4, 1 / 0.45, 1 / 0.35))
 
 
 def test_a_gpu_has_a_bound_and_no_headroom(folder: Path) -> None:
     baseline = found(on_a_gpu(folder)).main[0].baseline
-    assert (baseline.decode.bound, baseline.prefill.bound) == ("balanced", "kernel-bound")
-    assert (baseline.decode.headroom, baseline.prefill.headroom) == (None, None)
+    assert (baseline.main.bound, baseline.phase("prefill").bound) == ("balanced", "kernel-bound")
+    assert (baseline.main.headroom, baseline.phase("prefill").headroom) == (None, None)
 
 
 def test_parts_outside_and_skew_make_the_latency_that_is_shown(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_samples_of_all_rounds_are_pooled_and_take_the_place_of_the_rows_own_spl
     def growing(row: Row) -> tuple[int, int, int]:
         return 100 * row["round"], 100, 0
 
-    decode = baseline(with_samples(with_intervals(make_results(tmp_path), 0.4), growing)).decode
+    decode = baseline(with_samples(with_intervals(make_results(tmp_path), 0.4), growing)).main
     assert decode.samples == SampleCounts(kernel=3600, host=800, system=ROUNDS, unclassified=0)
     assert decode.index == pytest.approx(36 / 44)
     share = dispatch_share(3600, 800, 0, UNPROVED)
@@ -116,7 +116,7 @@ def test_samples_of_all_rounds_are_pooled_and_take_the_place_of_the_rows_own_spl
 def test_without_sampled_requests_the_newest_samples_of_the_traffic_split_a_cell(tmp_path: Path) -> None:
     folder = make_results(tmp_path)
     edit_rows(folder, lambda row: row["decode"].update(samples_in(10 * row["round"], 20, 1, "traffic")))
-    decode = baseline(folder).decode
+    decode = baseline(folder).main
     assert decode.samples == SampleCounts(kernel=10 * ROUNDS, host=20, system=1, unclassified=1)
     assert decode.index == pytest.approx(0.8)
 
@@ -124,7 +124,7 @@ def test_without_sampled_requests_the_newest_samples_of_the_traffic_split_a_cell
 def test_requests_that_were_merged_keep_the_split_of_the_engine(tmp_path: Path) -> None:
     folder = with_samples(with_intervals(make_results(tmp_path)))
     edit_rows(folder, lambda row: row.update(sources=row["sources"] | {"steps": "shared"}))
-    decode = baseline(folder).decode
+    decode = baseline(folder).main
     assert decode.index != pytest.approx(0.6, abs=0.05)
     assert decode.samples is None
 
@@ -132,8 +132,8 @@ def test_requests_that_were_merged_keep_the_split_of_the_engine(tmp_path: Path) 
 def test_a_sampled_request_is_in_no_statistic_of_latency(tmp_path: Path) -> None:
     before = baseline(make_results(tmp_path))
     after = baseline(with_samples(tmp_path))
-    assert (after.latency, after.requests, after.tokens_per_second) == (
-        before.latency, before.requests, before.tokens_per_second,
+    assert (after.latency, after.requests, after.throughput) == (
+        before.latency, before.requests, before.throughput,
     )  # fmt: skip
 
 

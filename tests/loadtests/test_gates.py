@@ -90,7 +90,8 @@ def test_eager_against_itself_warns_beyond_two_percent_only(made: Made, slower: 
     run, rows = made
     name = "eager against itself"
     slowed = [
-        changed(row, latency_seconds=slower * row.latency_seconds) if row.control else row for row in rows
+        changed(row, latency_from_intended_seconds=slower * row.latency_seconds) if row.control else row
+        for row in rows
     ]
     found = gate(name, run, slowed)
     assert (found.passed, found.warning) == (passed, True)

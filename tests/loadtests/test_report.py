@@ -427,7 +427,7 @@ def test_each_mode_and_batch_has_its_bytes_and_its_arithmetic_over_its_kernels(
     (table,) = section_of(tmp_path, "Roofline of decode").tables
     summaries = [one for verdict in findings(tmp_path).main for one in verdict.modes]
     for row, summary in zip(table.rows, summaries, strict=True):
-        batch, decode = summary.cell.batch_size, summary.decode
+        batch, decode = summary.cell.batch_size, summary.main
         positions = summary.prompt_tokens / batch + (decode.steps + 1) / 2
         kernel = decode.kernel_seconds / decode.steps
         bandwidth = 100 * decode_bytes(step_bytes, batch, positions) / kernel / rate

@@ -27,6 +27,7 @@ from loadtests.run.run_file import Part, read_run, write_run
 from loadtests.run.target import Target
 from service.front.machine import gpus
 from service.nvml import MIG_NOTE
+from service.records import PHASES
 from service.statistics.intervals import Bounds
 from tests.support import fake_nvml
 from tests.support.made_plans import make_report, read_rows
@@ -277,11 +278,11 @@ def test_a_line_cut_off_by_a_kill_is_left_out_whatever_the_size_of_the_blocks_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_results(tmp_path)
-    whole = frame_of(each_row(tmp_path))
+    whole = frame_of(each_row(tmp_path), PHASES)
     with (tmp_path / ROWS_FILE).open("a") as file:
         file.write('{"run": "a-r')
     monkeypatch.setattr(results, "BLOCK_ROWS", 7)
-    assert frame_of(each_row(tmp_path)).equals(whole)
+    assert frame_of(each_row(tmp_path), PHASES).equals(whole)
     assert whole.height == len(read_rows(tmp_path)) > 7
 
 

@@ -6,13 +6,15 @@ Started as `python fake_engine.py OPTIONS SETTINGS`, both JSON. Options: `device
 sampled), `silent` (announces no mode), `deaf` (ends neither at a Stop nor at SIGTERM), `unconnected` (never
 connects), `cold` (never warm), `doing` (what its signs of life say), `prompt_bytes` (its limit), `says` (on
 standard error). A prompt that is no command, or token ids,
-completes to one word per token.
+completes to one word per token. Serving a module, by the model's name, the first text in its inputs is the
+command.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -21,10 +23,10 @@ from typing import Any, cast
 
 import msgspec
 
+from models.naming import names_module
 from service.frames import connect
 from service.modes import MODES
 from service.records import (
-    PHASES,
     SERVING,
     SIDES,
     Cancel,
@@ -54,6 +56,7 @@ from service.records import (
     ToFront,
     Token,
 )
+from service.workloads import FORWARD, GENERATE
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 STEP_SECONDS = 40e-6
@@ -80,6 +83,7 @@ class FakeEngine:
 
     def __init__(self, settings: EngineSettings, options: dict[str, Any]) -> None:
         self.settings, self.options = settings, options
+        self.workload = FORWARD if names_module(settings.model) else GENERATE
         self.cuda = options.get("device") == "cuda"
         self.stream = connect(settings.address)
         self.jobs: list[Job | Pause] = []
@@ -150,8 +154,7 @@ class FakeEngine:
         taken = time.perf_counter_ns()
         self.served += 1
         self.unsplit, self.halved = False, False
-        first = job.prompts[0]
-        command, _, argument = first.partition(" ") if isinstance(first, str) else ("", "", "")
+        command, _, argument = command_of(job).partition(" ")
         if self.ended(job, command, argument):
             return
         texts = [" ".join(f"w{n}" for n in range(job.max_new_tokens)) for _ in job.prompts]
@@ -170,7 +173,7 @@ class FakeEngine:
             case "!halved":  # where it is sampled, half of its decode is dispatch
                 self.halved = job.sample
             case "!profiled":
-                profile = [self.profile("prefill", 1), self.profile("decode", job.max_new_tokens - 1)]
+                profile = [self.profile(phase, steps) for phase, steps in steps_of(job).items()]
         self.stream_tokens(job)
         if command == "!die-after-tokens":
             self.stream.close(linger_seconds=1.0)
@@ -192,6 +195,7 @@ class FakeEngine:
             batch_bucket=self.bucket(job),
             prompt_tokens=sum(len(p.split() if isinstance(p, str) else p) for p in job.prompts),
             outputs=outputs,
+            forward_outputs=outputs_of(job, command),
             timings=self.timings(job, taken, time.perf_counter_ns()),
             profile=profile,
             sampled=job.sample,
@@ -234,7 +238,7 @@ class FakeEngine:
         while True:
             self.receive(5)
             waiting = [job for job in self.jobs if isinstance(job, Job)]
-            released = any(job.prompts[0] == "!release" for job in waiting)
+            released = any(command_of(job) == "!release" for job in waiting)
             if released or self.stopped or (path and os.path.exists(path)):
                 return "ok"
             if job.id in self.cancelled:
@@ -243,9 +247,8 @@ class FakeEngine:
                 return "timeout"
 
     def end(self, job: Job, kind: OutcomeKind, **fields: Any) -> None:
-        count = len(job.prompts)
         given = {"effective": job.mode, "reason": None, "batch_bucket": 0, **fields}
-        self.send(Outcome(id=job.id, mode=job.mode, kind=kind, batch_size=count, **given))
+        self.send(Outcome(id=job.id, mode=job.mode, kind=kind, batch_size=job.batch_size, **given))
 
     def phase(self, steps: int, sampled: bool = False) -> PhaseTimings:
         total = steps * STEP_SECONDS
@@ -273,14 +276,13 @@ class FakeEngine:
         split: Source | None = "sampled" if self.sampled and not self.unsplit else None
         return Timings(
             queue_seconds=20e-6,
-            prefill=self.phase(1, job.sample),
-            decode=self.phase(job.max_new_tokens - 1, job.sample),
+            **{phase: self.phase(steps, job.sample) for phase, steps in steps_of(job).items()},
             tokenise_seconds=5e-6,
             involuntary_switches=1,
             dispatch_source="measured" if self.cuda else split,
             kernel_source=split,
             taken_ns=taken,
-            first_token_ns=(taken + done) // 2,
+            first_token_ns=(taken + done) // 2 if self.workload.tokens else None,
             done_ns=done,
         )
 
@@ -302,15 +304,18 @@ class FakeEngine:
         known = {"dispatch_share": 0.6, "low": 0.5, "high": 0.7, "step_seconds": STEP_SECONDS}
         return [
             StepSplit(phase=phase, batch=batch, newest=SAMPLES, all=SAMPLES, **known)
-            for phase in PHASES
+            for phase in self.workload.phases
             for batch in self.settings.batch_sizes
         ]
 
     def status(self) -> EngineStatus:
         options, settings, cuda = self.options, self.settings, self.cuda
+        tokens = self.workload.tokens
+        sizes = {"layers": 1, "width": 8, "context": 64, "prefill_chunk": settings.prefill_chunk}
         return EngineStatus(
-            pid=os.getpid(), model=settings.model, parameters=1, layers=1, width=8, context=64,
-            prompt_bytes=options.get("prompt_bytes"), prefill_chunk=settings.prefill_chunk,
+            pid=os.getpid(), model=settings.model, parameters=1, workload=self.workload.name,
+            inputs=None if tokens else "x float32 [batch, 2]",
+            prompt_bytes=options.get("prompt_bytes"), **(sizes if tokens else dict.fromkeys(sizes, 0)),
             batch_buckets=settings.batch_sizes, model_hash="0", model_revision=REVISION,
             device="cuda" if cuda else "cpu", device_name="fake", dtype="float32", torch="none",
             cuda="13.0" if cuda else None, threads=1, cpus=[0], modes=settings.modes,
@@ -320,7 +325,7 @@ class FakeEngine:
         )  # fmt: skip
 
     def bucket(self, job: Job) -> int:
-        return min(bucket for bucket in self.settings.batch_sizes if bucket >= len(job.prompts))
+        return min(bucket for bucket in self.settings.batch_sizes if bucket >= job.batch_size)
 
     @property
     def sampled(self) -> bool:
@@ -332,6 +337,30 @@ class FakeEngine:
 
     def _effective(self, mode: str) -> str:
         return (MODES[mode].cuda if self.cuda else MODES[mode].cpu).name
+
+
+def command_of(job: Job) -> str:
+    """The first prompt; of a module the first text that is a command in its inputs; else ''."""
+    if job.forward is None:
+        first = job.prompts[0]
+        return first if isinstance(first, str) else ""
+    found = re.search(rb'"(![^"]*)"', job.forward.inputs or b"")
+    return found[1].decode() if found else ""
+
+
+def steps_of(job: Job) -> dict[Phase, int]:
+    if job.forward is not None:
+        return {"forward": job.forward.calls}
+    return {"prefill": 1, "decode": job.max_new_tokens - 1}
+
+
+def outputs_of(job: Job, command: str) -> bytes | None:
+    """What a module returned, or at '!job' the job."""
+    if job.forward is None or not job.forward.outputs:
+        return None
+    rows = job.forward.batch_size
+    tensor = {"dtype": "float32", "shape": [rows, 2], "data": [[0.5, -1.0]] * rows}
+    return msgspec.json.encode(job if command == "!job" else {"scores": tensor})
 
 
 def main() -> int:

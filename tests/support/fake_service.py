@@ -27,7 +27,8 @@ class Script:
 
     `odd_mode` writes other texts than the rest; `auto` runs `compiled`. With `service_seconds` requests run
     one after another and take at least so long.
-    `replica`: the name of the replica that a proxy has answer.
+    `replica`: the name of the replica that a proxy has answer. With `module` it serves one, whose
+    answers have up to `short` calls less than asked for.
     """
 
     states: list[str] = field(default_factory=lambda: ["ready"])
@@ -40,6 +41,8 @@ class Script:
     odd_mode: str | None = None
     service_seconds: float = 0.0
     replica: str | None = None
+    module: bool = False
+    short: int = 0
     engine: Lock = field(default_factory=Lock)
     polls: int = 0
     ran: Counter[str] = field(default_factory=Counter)
@@ -74,6 +77,13 @@ def engine_status(largest_bucket: int = 16) -> dict[str, Any]:
     }  # fmt: skip
 
 
+MODULE = {
+    "workload": "forward", "model": "ranker.py:build", "layers": 0, "width": 0, "context": 0,
+    "prefill_chunk": 0, "inputs": "x float32 [batch, 16]",
+}  # fmt: skip
+"""What an engine says of a module, in place of a language model's own."""
+
+
 def service_itself() -> dict[str, Any]:
     """What the service says of itself: another machine and commit than those of the tests."""
     return {
@@ -84,27 +94,47 @@ def service_itself() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def phase(mode: str, batch: int, steps: int) -> dict[str, Any]:
+    dispatch, kernel = STEP_SECONDS[mode][0], STEP_SECONDS[mode][1] * batch
+    return {
+        "steps": steps,
+        "wall_seconds": steps * (dispatch + kernel),
+        "dispatch_seconds": steps * dispatch,
+        "device_span_seconds": None,
+        "kernel_seconds": steps * kernel,
+        "sync_wait_seconds": None,
+        "period_seconds": steps * (dispatch + kernel) * 1.02,
+    }
+
+
+AROUND_SECONDS = 0.002
+"""What a request of a module takes beside its calls."""
+
+
+def timings_of_calls(mode: str, batch: int, calls: int) -> dict[str, Any]:
+    forward = phase(mode, batch, calls)
+    alike = {
+        name: forward[name] for name in forward if name not in ("steps", "wall_seconds", "period_seconds")
+    }
+    return {
+        "queue_seconds": 0.0001, **alike, "stall_seconds": None, "other_seconds": AROUND_SECONDS,
+        "border_seconds": 0.0001, "front_seconds": 0.00005, "involuntary_switches": 0,
+        "total_seconds": forward["wall_seconds"] + AROUND_SECONDS + 0.0001, "effective_batch": float(batch),
+        "forward": forward, "kernels": None, "launches": None, "profiled": False, "sampled": False,
+        "sources": {"dispatch": "sampled", "kernel": "sampled", "steps": "own"},
+    }  # fmt: skip
+
+
 def timings(mode: str, batch: int, tokens: int) -> dict[str, Any]:
     dispatch, kernel = STEP_SECONDS[mode][0], STEP_SECONDS[mode][1] * batch
-
-    def phase(steps: int) -> dict[str, Any]:
-        return {
-            "steps": steps,
-            "wall_seconds": steps * (dispatch + kernel),
-            "dispatch_seconds": steps * dispatch,
-            "device_span_seconds": None,
-            "kernel_seconds": steps * kernel,
-            "sync_wait_seconds": None,
-            "period_seconds": steps * (dispatch + kernel) * 1.02,
-        }
-
     total = tokens * (dispatch + kernel) + 0.0004
     return {
         "queue_seconds": 0.0001, "dispatch_seconds": tokens * dispatch, "device_span_seconds": None,
         "kernel_seconds": tokens * kernel, "sync_wait_seconds": None, "other_seconds": 0.0003,
         "border_seconds": 0.0001, "front_seconds": 0.00005, "tokenise_seconds": 0.0001,
         "total_seconds": total, "time_to_first_token_seconds": dispatch + kernel, "involuntary_switches": 0,
-        "prefill": phase(1), "decode": phase(tokens - 1), "kernels": None, "launches": None,
+        "prefill": phase(mode, batch, 1), "decode": phase(mode, batch, tokens - 1), "kernels": None,
+        "launches": None,
         "sources": {"dispatch": "sampled", "kernel": "sampled"}, "profiled": False,
     }  # fmt: skip
 
@@ -152,6 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
                 for mode in STEP_SECONDS
             ]
             own = {"device": script.device, "dtype": "float32", "batching": "off", "linears": None}
+            own |= MODULE if script.module else {}
             engine = engine_status(script.largest_bucket) | own if state == "ready" else None
             return self._reply(200, {"modes": modes, "engine": engine, "service": service_itself()})
         return self._refuse(404, "not_found", self.path)
@@ -171,6 +202,8 @@ class _Handler(BaseHTTPRequestHandler):
                 Event().wait(script.service_seconds)
         if fails:
             return self._refuse(500, "internal", "the engine broke")
+        if script.module:
+            return self._reply(200, self._called(requested, mode, body))
         batch, tokens = len(body["prompts"]), body["max_new_tokens"]
         effective = "compiled-cpp" if mode == "reduce-overhead" else mode
         text = "y" if mode == script.odd_mode else "x"
@@ -184,6 +217,17 @@ class _Handler(BaseHTTPRequestHandler):
             "timings": timings(mode, batch, tokens) | {"profiled": bool(body.get("profile"))},
         }  # fmt: skip
         return self._reply(200, answer)
+
+    def _called(self, requested: str, mode: str, body: dict[str, Any]) -> dict[str, Any]:
+        assert self.path == f"/v1/modes/{requested}/forward"
+        batch, calls = body["batch_size"], body["calls"]
+        effective = "compiled-cpp" if mode == "reduce-overhead" else mode
+        return {
+            "id": self.headers["X-Request-ID"], "model": MODULE["model"], "device": "cpu",
+            "mode": {"requested": requested, "effective": effective, "reason": None}, "batch_size": batch,
+            "calls": calls, "outputs": None,
+            "timings": timings_of_calls(mode, batch, max(1, calls - self.script.short)),
+        }  # fmt: skip
 
 
 @contextmanager

@@ -23,7 +23,15 @@ from loadtests.run.schedule import Latencies, rounds
 from loadtests.run.series import begin_series, read_series
 from loadtests.run.target import SCRAPES_FOLDER
 from service.records import METHOD
-from tests.support.fake_service import STEP_SECONDS, engine_status, mode_status, timings
+from tests.support.fake_service import (
+    AROUND_SECONDS,
+    MODULE,
+    STEP_SECONDS,
+    engine_status,
+    mode_status,
+    timings,
+    timings_of_calls,
+)
 from tests.support.made_plans import make_plan
 
 CLEAR = {"eager": 1.0, "no_grad": 0.8, "inference_mode": 0.7, "compiled": 0.4, "reduce-overhead": 0.6}
@@ -51,7 +59,8 @@ def make_results(
 ) -> Path:
     """Write a sweep whose modes take 20 ms × batch × `relative`, with `scatter` per request and per round.
 
-    The first `fail` measured requests failed; every request saw so many involuntary `switches`.
+    Of a plan of calls these are the times of a call, and a request has AROUND_SECONDS around its calls. The
+    first `fail` measured requests failed; every request saw so many involuntary `switches`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     plan, random, now, sequence = plan or make_plan("quick", 1), Random(seed), 1_700_000_000.0, 0
@@ -73,10 +82,11 @@ def make_results(
                     if number and not failed:
                         latencies.add(cell.name, number, [seconds])
                     now, sequence = now + seconds, sequence + 1
+    served = engine_status() | {"device": device} | (MODULE if plan.cells[0].calls else {})
     run = SweepRun(
         method=METHOD, run="a-run", url="http://127.0.0.1:1", plan=plan, seed=plan.seed, started=started,
         ended=started, complete=complete, stopped_because=None if complete else "interrupted",
-        order=orders[1:], environment=HERE, engine=engine_status() | {"device": device},
+        order=orders[1:], environment=HERE, engine=served,
         modes=[mode_status(mode, "ready") for mode in STEP_SECONDS],
         client=Client(cpus=[0], cpu_share=0.05, warmup_passes=2, warmup_settled=True, warmup_reason="flat"),
         settings={"model": "tiny"},
@@ -94,26 +104,35 @@ def make_results(
 def _row(
     cell: Cell, number: int, now: float, seconds: float, failed: bool, device: str, switches: int
 ) -> dict[str, object]:
-    tokens = cell.new_tokens
-    measured = timings(cell.mode, cell.batch_size, tokens) | {"involuntary_switches": switches}
+    if cell.calls is None:
+        tokens = cell.new_tokens or 0
+        usage = {"prompt_tokens": 6, "completion_tokens": tokens * cell.batch_size}
+        measured = usage | timings(cell.mode, cell.batch_size, tokens)
+    else:
+        measured = timings_of_calls(cell.mode, cell.batch_size, cell.calls)
+        took = cell.calls * seconds
+        parts = {"dispatch_seconds": 0.6 * took, "kernel_seconds": 0.3 * took}
+        measured |= parts
+        measured["forward"] |= parts | {"wall_seconds": 0.9 * took, "period_seconds": took}
+        seconds = took + AROUND_SECONDS
+    measured |= {"involuntary_switches": switches}
     if device == "cuda":
         measured |= {"kernel_seconds": None, "sync_wait_seconds": 0.001}
         measured["sources"] = {"dispatch": "measured", "kernel": None}
-        for phase in ("prefill", "decode"):
+        for phase in cell.workload.phases:
             measured[phase] |= {"kernel_seconds": None, "sync_wait_seconds": 0.0005}
     fields: dict[str, object] = {
         "run": "a-run", "cell": cell.name, "control": cell.control, "round": number,
         "stage": "measure" if number else "warmup", "mode": cell.mode,
         "effective_mode": "compiled-cpp" if cell.mode == "reduce-overhead" else cell.mode,
-        "batch_size": cell.batch_size, "prompt_set": cell.prompt_set, "new_tokens": tokens,
-        "concurrency": cell.concurrency, "load": cell.load, "rate": cell.rate,
+        **cell.work, "concurrency": cell.concurrency, "load": cell.load, "rate": cell.rate,
         "intended_start": now, "start": now, "latency_seconds": seconds,
         "latency_from_intended_seconds": seconds, "status": 500 if failed else 200,
         "error": "the engine broke" if failed else None,
     }  # fmt: skip
     if failed:
         return fields
-    return fields | {"prompt_tokens": 6, "completion_tokens": tokens * cell.batch_size} | measured
+    return fields | measured
 
 
 def scrape_text(counts: Mapping[str, int]) -> str:
@@ -128,6 +147,12 @@ def scrape_text(counts: Mapping[str, int]) -> str:
 Row = dict[str, Any]
 COMPILED = ("compiled", "reduce-overhead")
 BATCHES = (1, 4, 16)
+
+
+def make_module(folder: Path, calls: int = 4, **options: Any) -> Path:
+    """A module's sweep by the preset quick, with `calls` at batch 1, a half at 4, a quarter at 16."""
+    plan = make_plan("quick", 1).of_calls({1: calls, 4: calls // 2, 16: calls // 4})
+    return make_results(folder, plan=plan, **options)
 
 
 def edit_rows(folder: Path, change: Callable[[Row], None]) -> None:

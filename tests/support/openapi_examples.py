@@ -1,7 +1,8 @@
-"""Record what the OpenAPI document shows as answers: `python -m tests.support.openapi_examples URL`.
+"""Record what the OpenAPI document shows as answers: `python -m tests.support.openapi_examples [URL]`.
 
 At URL a fresh service serves the modes eager, inference_mode and compiled, with a results folder that has one
-sweep. A list within an answer is cut to its first MOST items, a text to its first MOST_CHARACTERS.
+sweep. Without one only the answers of a module are recorded anew, by the fake engine. A list within an answer
+is cut to its first MOST items, a text to its first MOST_CHARACTERS.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import httpx
 
 from service.front.routes.pages import EXAMPLES_FILE
 from service.front.schemas import COMPLETION_EXAMPLE, EXAMPLE, STUDY_BODIES
+from tests.support.serving import running
 
 MOST = 3
 MOST_CHARACTERS = 2500
@@ -51,6 +53,22 @@ def answers(http: httpx.Client) -> Iterator[tuple[str, httpx.Response]]:
         yield "metrics", http.get("/metrics", headers={"Accept": accept})
 
 
+def answers_of_a_module(http: httpx.Client) -> Iterator[tuple[str, httpx.Response]]:
+    """Those that differ from a language model's."""
+    body = {"batch_size": 4, "calls": 2}
+    for operation, mode in {"forward": "eager", "forward_auto": "auto"}.items():
+        yield f"forward/{operation}", http.post(f"/v1/modes/{mode}/forward", json={**body, "outputs": True})
+    yield "forward/compare", http.post("/v1/compare", json=body)
+    yield "forward/modes", http.get("/v1/modes")
+    yield "forward/advice", http.get("/v1/advice", params={"batch_size": 4})
+
+
+def record(recorded: dict[str, dict[str, Any]], found: Iterator[tuple[str, httpx.Response]]) -> None:
+    for operation, answer in found:
+        kind = answer.raise_for_status().headers["Content-Type"].partition(";")[0]
+        recorded.setdefault(operation, {})[kind] = shown(answer, kind)
+
+
 def shown(answer: httpx.Response, kind: str) -> Any:
     if kind == "application/octet-stream":
         return f"{len(answer.content)} bytes, gzip"
@@ -66,10 +84,12 @@ def cut(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    recorded: dict[str, dict[str, Any]] = {}
-    with httpx.Client(base_url=sys.argv[1], timeout=600) as client:
-        for operation, answer in answers(client):
-            kind = answer.raise_for_status().headers["Content-Type"].partition(";")[0]
-            recorded.setdefault(operation, {})[kind] = shown(answer, kind)
-    text = json.dumps(dict(sorted(recorded.items())), indent=1, ensure_ascii=False)
+    examples: dict[str, dict[str, Any]] = json.loads(EXAMPLES_FILE.read_text(encoding="utf-8"))
+    if len(sys.argv) > 1:
+        with httpx.Client(base_url=sys.argv[1], timeout=600) as client:
+            record(examples, answers(client))
+    with running({"model": "ranker.py:build"}) as front:
+        front.await_ready()
+        record(examples, answers_of_a_module(front.http))
+    text = json.dumps(dict(sorted(examples.items())), indent=1, ensure_ascii=False)
     EXAMPLES_FILE.write_text(text + "\n", encoding="utf-8")

@@ -12,10 +12,13 @@ from typing import Any, Literal, get_args
 
 from service.front.errors import Rejection
 from service.modes import FALLBACK, MODES
-from service.records import PHASES, SIDES
+from service.records import SIDES
+from service.workloads import Workload
 
 Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
-Start = Literal["always", "timings", "dispatch", "cpu", "sampled", "cuda", "merged", "once measured"]
+Start = Literal[
+    "always", "tokens", "timings", "dispatch", "cpu", "sampled", "cuda", "merged", "once measured"
+]
 
 OUTCOMES = ("ok", "error", "cancelled", "timeout", "oom", "rejected")
 TOKEN_KINDS = ("prompt", "generated")
@@ -27,13 +30,15 @@ FALLBACK_REASONS = ("graph_skipped", "other")
 class MetricSpec:
     """One metric. `start` is when its label sets exist at 0, or that it is absent until measured.
 
-    "always": from the start. "timings": from the start, unless instrumentation is turned down. The others as
-    "timings", once the engine reports that it runs there, else only once it was measured: "dispatch" wherever
-    dispatch is known, "cpu" on a CPU where it is (kernel is the rest there), "sampled" there and never
-    elsewhere, "cuda" on CUDA. "merged": from the start of an engine that merges requests.
+    "always": from the start. "tokens": from the start, of a model whose requests have tokens. "timings": from
+    the start, unless instrumentation is turned down. The others as "timings", once the engine reports that it
+    runs there, else only once it was measured: "dispatch" wherever dispatch is known, "cpu" on a CPU where it
+    is (kernel is the rest there), "sampled" there and never elsewhere, "cuda" on CUDA. "merged": from the
+    start of an engine that merges requests.
     `of_requests`: observed per request, and so on CUDA with the mode "fallback" too: only a skipped graph
     makes a request run as another form than its mode declared. `of_compilers`: only of modes that compile on
-    some device. A histogram without `buckets` takes the configured batch sizes.
+    some device. A histogram without `buckets` takes the configured batch sizes. `of_module`: the help where a
+    module is served, if it is another.
     """
 
     name: str
@@ -44,6 +49,10 @@ class MetricSpec:
     buckets: tuple[float, ...] = ()
     of_requests: bool = False
     of_compilers: bool = False
+    of_module: str = ""
+
+    def help_for(self, workload: Workload) -> str:
+        return self.help if workload.tokens else self.of_module or self.help
 
     @property
     def unit(self) -> str:
@@ -51,13 +60,13 @@ class MetricSpec:
         return next((unit for unit in ("seconds", "bytes") if stem.endswith("_" + unit)), "")
 
     def label_sets(
-        self, modes: Sequence[str], batches: Sequence[int], falls_back: bool
+        self, modes: Sequence[str], batches: Sequence[int], falls_back: bool, workload: Workload
     ) -> Iterator[tuple[str, ...]]:
         values: dict[str, Sequence[str]] = {
             "mode": self._modes(modes, falls_back),
             "batch": [str(batch) for batch in batches],
             "outcome": OUTCOMES,
-            "phase": PHASES,
+            "phase": workload.phases,
             "kind": TOKEN_KINDS,
             "side": SIDES,
             "reason": FALLBACK_REASONS if "mode" in self.labels else REJECTIONS,
@@ -112,9 +121,9 @@ def _request(name: str, start: Start, help_: str) -> MetricSpec:
     return _row("histogram", name, "mode", start, help_ + _PART, buckets=REQUEST_BUCKETS, of_requests=True)
 
 
-def _step(name: str, kind: Kind, labels: str, start: Start, help_: str) -> MetricSpec:
+def _step(name: str, kind: Kind, labels: str, start: Start, help_: str, of_module: str = "") -> MetricSpec:
     buckets = STEP_BUCKETS if kind == "histogram" else ()
-    return _row(kind, name, labels, start, help_, buckets=buckets, of_requests=True)
+    return _row(kind, name, labels, start, help_, buckets=buckets, of_requests=True, of_module=of_module)
 
 
 CATALOGUE: tuple[MetricSpec, ...] = (
@@ -146,8 +155,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _request("request_other_seconds", "timings",
         "The closing term: tokenise, transport between processes, bookkeeping. Like dispatch and kernel not "
         "observed for requests that a mode served before its steps had samples."),
-    _request("time_to_first_token_seconds", "always", "Body parsed until the first token is on the host."),
-    _row("histogram", "time_per_output_token_seconds", "mode", "always",
+    _request("time_to_first_token_seconds", "tokens", "Body parsed until the first token is on the host."),
+    _row("histogram", "time_per_output_token_seconds", "mode", "tokens",
         "(Duration - time to first token) / (tokens of the longest completion - 1).",
         buckets=TOKEN_BUCKETS, of_requests=True),
     _step("step_dispatch_seconds", "histogram", "mode phase", "cuda",
@@ -156,7 +165,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _step("step_device_span_seconds", "histogram", "mode phase", "cuda", "Device span of one step."),
     _step("step_period_seconds", "histogram", "mode phase", "cuda",
         "From the beginning of one step's call to that of the next, the last one's to the end of its "
-        "bookkeeping: the time between two tokens in the engine."),
+        "bookkeeping: the time between two tokens in the engine.",
+        "From the beginning of one call to that of the next, the last one's to the end of its bookkeeping."),
     _step("step_batch_dispatch_seconds", "summary", "mode phase batch", "dispatch",
         "Dispatch per step by batch bucket: exact sums for means." + _ESTIMATE),
     _step("step_batch_kernel_seconds", "summary", "mode phase batch", "cpu",
@@ -167,16 +177,21 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _step("step_batch_period_seconds", "summary", "mode phase batch", "always",
         "All the time per step by batch bucket, from call to call: exact sums for means."),
     _step("step_batch_rows", "summary", "mode batch", "always",
-        "Sequences per decode step by batch bucket, the rest of which is padding: exact sums for means."),
+        "Sequences per decode step by batch bucket, the rest of which is padding: exact sums for means.",
+        "Samples per call by batch size: exact sums for means."),
     _row("gauge", "step_device_seconds", "mode phase batch", "once measured",
         "One step on the device, by calls queued back to back at warm-up, without the profiler: a decode "
         "step that reads 64 positions, a prefill of 32 tokens per row, or as many as there are. Absent where "
-        "the host could not queue ahead."),
+        "the host could not queue ahead.",
+        of_module="One call on the device, by calls queued back to back at warm-up, without the profiler. "
+        "Absent where the host could not queue ahead."),
     _row("gauge", "step_kernel_seconds", "mode phase batch", "once measured",
         "Kernel time of one step of the size that step_device_seconds is of, by steps profiled at warm-up "
         "and by profiled requests."),
     _row("gauge", "profiler_dispatch_ratio", "mode", "once measured",
         "Dispatch of a decode step since the profiler's first session over before it, at the smallest "
+        "batch.",
+        of_module="Dispatch of a call since the profiler's first session over before it, at the smallest "
         "batch."),
     _row("gauge", "step_operators", "mode phase", "once measured",
         "Top-level dispatcher calls of a step, from the newest that was profiled."),
@@ -186,15 +201,17 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Launch calls per step, from the newest that was profiled; a graph replay is one."),
     _row("gauge", "device_bound_index", "mode batch", "once measured",
         "Kernel share of decode, kernel / (kernel + dispatch): by the newest samples; on CUDA of the newest "
-        "request, where < 0.2 is launch-bound, >= 0.5 kernel-bound."),
+        "request, where < 0.2 is launch-bound, >= 0.5 kernel-bound.",
+        of_module="Kernel share of a call, kernel / (kernel + dispatch): by the newest samples; on CUDA of "
+        "the newest request, where < 0.2 is launch-bound, >= 0.5 kernel-bound."),
     _row("counter", "samples_total", "mode phase batch side", "sampled",
         "Samples of the engine's thread within steps: in a kernel, in the host's code, in the operating "
         "system, or in code that no rule knows."),
-    _row("counter", "tokens_total", "mode kind", "always",
+    _row("counter", "tokens_total", "mode kind", "tokens",
         "Tokens taken in (prompt) and generated.", of_requests=True),
     _row("histogram", "batch_size", "mode", "always",
         "Prompts per request. Where requests are merged, step_batch_rows has what a step ran with.",
-        of_requests=True),
+        of_requests=True, of_module="Samples per call."),
     _row("counter", "graph_breaks_total", "mode", "always",
         "Graph breaks while the mode was made ready, by torch's own count."),
     _row("counter", "recompiles_total", "mode", "always",
@@ -204,10 +221,13 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Requests that ran as another form than declared, as seen in profiled requests."),
     _row("counter", "cudagraph_captures_total", "mode", "cuda",
         "CUDA graphs captured at warm-up: one per shape (phase, batch bucket, prefill length and reach of "
-        "attention) of a mode that replays them."),
+        "attention) of a mode that replays them.",
+        of_module="CUDA graphs captured at warm-up: one per batch size of a mode that replays them."),
     _row("counter", "cudagraph_replays_total", "mode", "cuda",
         "Steps, prefill and decode, of requests that ended well and ran as the form of their mode that "
-        "replays a graph per step."),
+        "replays a graph per step.",
+        of_module="Calls of requests that ended well and ran as the form of their mode that replays a graph "
+        "per call."),
     _row("histogram", "compile_seconds", "mode", "always",
         "One compilation: first call of one callable.", buckets=COMPILE_BUCKETS, of_compilers=True),
     _row("gauge", "warmup_seconds", "mode cache", "once measured",
@@ -217,7 +237,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _row("gauge", "mode_failed", "mode", "always",
         "1 if the mode failed: it serves nothing until the engine is restarted. Else 0."),
     _row("gauge", "mode_parity_max_abs_logit_difference", "mode", "once measured",
-        "Largest logit difference from eager at warm-up."),
+        "Largest logit difference from eager at warm-up.",
+        of_module="Largest difference of an output from eager's at warm-up."),
     _row("info", "mode_effective_info", "mode effective reason", "once measured",
         "What a mode really does here, and why."),
     _row("gauge", "memory_allocated_bytes", "stat", "once measured",

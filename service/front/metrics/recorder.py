@@ -12,7 +12,7 @@ from service.front.engine_client import Listener
 from service.front.errors import Rejection
 from service.front.metrics.catalogue import FALLBACK_REASONS, Start
 from service.front.metrics.series import Labels, Series
-from service.front.request_timing import RequestTiming
+from service.front.request_timing import RequestTiming, part_of
 from service.front.settings import model_name
 from service.modes import FALLBACK, MODES
 from service.records import (
@@ -21,12 +21,11 @@ from service.records import (
     EngineStatus,
     KernelTime,
     ModeStatus,
-    Outcome,
     StepGroup,
     StepProfile,
-    Timings,
 )
 from service.statistics.boundedness import device_bound_index
+from service.workloads import GENERATE, Workload, of_job
 
 REQUEST_PARTS = {
     "request_duration_seconds": "total_seconds",
@@ -54,20 +53,23 @@ class Metrics(Listener):
         build: Mapping[str, str],
         instrumented: bool = True,
         timeout_seconds: float = 0.0,
+        workload: Workload = GENERATE,
     ) -> None:
         self._build = build
+        self._workload = workload
         self._instrumented = instrumented
         self._splits = self._merges = False
         self._device_type = "cpu"
-        self._series = Series(registry, modes, batch_sizes, timeout_seconds)
+        self._series = Series(registry, modes, batch_sizes, timeout_seconds, workload)
         self._modes = modes
         self._statuses: dict[str, ModeStatus] = {}
         self._counted: dict[tuple[str, ...], int] = {}
-        self._series.start("always", *(["timings"] if instrumented else []))
+        of_tokens = ["tokens"] if workload.tokens else []
+        self._series.start("always", *of_tokens, *(["timings"] if instrumented else []))
 
     def observe(self, timing: RequestTiming) -> None:
         began = perf_counter()
-        mode, groups = self._observed_mode(timing), _counted_steps(timing.outcome, timing.engine)
+        mode, groups = self._observed_mode(timing), _counted_steps(timing)
         self._count(timing, mode, groups)
         if timing.slowed:
             # Profiling and sampling slow a request, so no time histogram counts it.
@@ -165,7 +167,7 @@ class Metrics(Listener):
             step = name, split.phase, str(split.batch)
             for side in SIDES:
                 self._grow("samples_total", getattr(split.all, side), *step, side)
-            if split.phase == "decode":
+            if split.phase == self._workload.main:
                 write("device_bound_index", 1 - split.dispatch_share, name, str(split.batch))
         for device in status.device_times:
             if not device.upper_bound:
@@ -198,8 +200,10 @@ class Metrics(Listener):
         outcome, timings, write = timing.outcome, timing.engine, self._series.write
         write("requests_total", 1, mode, "ok")
         write("batch_size", outcome.batch_size, mode)
-        write("tokens_total", outcome.prompt_tokens, mode, "prompt")
-        write("tokens_total", sum(output.completion_tokens for output in outcome.outputs), mode, "generated")
+        if self._workload.tokens:
+            write("tokens_total", outcome.prompt_tokens, mode, "prompt")
+            generated = sum(output.completion_tokens for output in outcome.outputs)
+            write("tokens_total", generated, mode, "generated")
         shared = timings.shared
         switches = timings.involuntary_switches if shared is None else shared.counted_switches
         write("engine_involuntary_switches_total", switches)
@@ -211,7 +215,7 @@ class Metrics(Listener):
     def _request_seconds(self, timing: RequestTiming) -> Iterator[tuple[str, float]]:
         """The histograms that count such a request, each with its seconds; none for what was not measured."""
         for name, part in REQUEST_PARTS.items():
-            seconds = getattr(timing.parts, part)
+            seconds = part_of(timing.parts, part)
             if seconds is not None:
                 yield name, seconds
         if not self._splits or timing.parts.dispatch_seconds is not None:
@@ -228,7 +232,7 @@ class Metrics(Listener):
         if phase.steps == 0:
             return
         writer = self._series.writer
-        if name == "decode":
+        if name == self._workload.main:
             writer("step_batch_rows", mode, batch)(group.rows, phase.steps)
         for part in ("wall_seconds", "dispatch_seconds", "kernel_seconds", "period_seconds"):
             seconds = getattr(phase, part)
@@ -238,7 +242,8 @@ class Metrics(Listener):
             for seconds in getattr(phase, f"{part}_steps_seconds"):
                 writer(f"step_{part}_seconds", mode, name)(seconds)
         index = device_bound_index(phase.kernel_seconds, phase.dispatch_seconds)
-        if name == "decode" and index is not None and self._device_type == "cuda" and not attached:
+        on_cuda = self._device_type == "cuda" and not attached
+        if name == self._workload.main and index is not None and on_cuda:
             self._series.write("device_bound_index", index, mode, batch)
 
     def _step_contents(self, profiles: Iterable[StepProfile], mode: str) -> None:
@@ -272,13 +277,14 @@ def _step_of(time: DeviceTime | KernelTime) -> tuple[object, ...]:
     return time.phase, time.batch, time.row_tokens, time.attended_tokens
 
 
-def _counted_steps(outcome: Outcome, timings: Timings) -> Sequence[StepGroup]:
+def _counted_steps(timing: RequestTiming) -> Sequence[StepGroup]:
     """All steps of a request that ran alone; of a merged one those that it counts."""
+    outcome, timings = timing.outcome, timing.engine
     if timings.shared is not None:
         return timings.shared.counted
     rows, batch = outcome.batch_size, outcome.batch_bucket
-    prefill, decode = timings.prefill, timings.decode
-    return (
-        StepGroup(phase="prefill", batch=batch, rows=rows * prefill.steps, timings=prefill),
-        StepGroup(phase="decode", batch=batch, rows=rows * decode.steps, timings=decode),
-    )
+    by_phase = {phase: getattr(timings, phase) for phase in of_job(timing.job).phases}
+    return [
+        StepGroup(phase=phase, batch=batch, rows=rows * steps.steps, timings=steps)
+        for phase, steps in by_phase.items()
+    ]

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from service.front.metrics.catalogue import CATALOGUE, PREFIX, REQUEST_BUCKETS, MetricSpec, request_buckets
+from service.workloads import Workload
 
 TRACE_LABEL = "trace_id"
 
@@ -47,8 +48,9 @@ def new_registry() -> CollectorRegistry:
 class Sums(Collector):
     """A summary whose sum and count grow by a whole request's steps at once."""
 
-    def __init__(self, row: MetricSpec) -> None:
+    def __init__(self, row: MetricSpec, text: str) -> None:
         self._row = row
+        self._text = text
         self._sums: dict[Labels, list[float]] = {}
 
     def labels(self, *values: str) -> Write:
@@ -62,7 +64,7 @@ class Sums(Collector):
 
     def collect(self) -> Iterator[SummaryMetricFamily]:
         row = self._row
-        family = SummaryMetricFamily(PREFIX + row.name, row.help, labels=row.labels, unit=row.unit)
+        family = SummaryMetricFamily(PREFIX + row.name, self._text, labels=row.labels, unit=row.unit)
         for labels, (total, count) in self._sums.items():
             family.add_metric(labels, count_value=int(count), sum_value=total)
         yield family
@@ -167,13 +169,19 @@ class Series:
     """The catalogue's rows as series: registered when due, children cached, unknown names refused."""
 
     def __init__(
-        self, registry: CollectorRegistry, modes: list[str], batch_sizes: list[int], timeout_seconds: float
+        self,
+        registry: CollectorRegistry,
+        modes: list[str],
+        batch_sizes: list[int],
+        timeout_seconds: float,
+        workload: Workload,
     ) -> None:
         disable_created_metrics()
         self._registry = registry
         self._modes = modes
         self._batch_sizes = batch_sizes
         self._timeout_seconds = timeout_seconds
+        self._workload = workload
         self._pages: dict[str, tuple[float, bytes]] = {}
         self._rows = {row.name: row for row in CATALOGUE}
         self._families: dict[str, Family] = {}
@@ -240,24 +248,25 @@ class Series:
     def _fill(self, row: MetricSpec, family: Family) -> None:
         """Have every label set there can be at 0, if it is not there yet."""
         if row.kind in ("counter", "histogram", "summary") or row.start == "always":
-            for labels in row.label_sets(self._modes, self._batch_sizes, self._falls_back):
+            for labels in row.label_sets(self._modes, self._batch_sizes, self._falls_back, self._workload):
                 if labels or isinstance(family, Histogram | Sums):
                     family.labels(*labels)
 
     def _register(self, row: MetricSpec) -> Family:
         name, registry = PREFIX + row.name, self._registry
+        text = row.help_for(self._workload)
         match row.kind:
             case "counter":
-                return Counter(name, row.help, row.labels, unit=row.unit, registry=registry)
+                return Counter(name, text, row.labels, unit=row.unit, registry=registry)
             case "gauge":
-                return Gauge(name, row.help, row.labels, unit=row.unit, registry=registry)
+                return Gauge(name, text, row.labels, unit=row.unit, registry=registry)
             case "info":
-                return Info(name.removesuffix("_info"), row.help, row.labels, registry=registry)
+                return Info(name.removesuffix("_info"), text, row.labels, registry=registry)
             case "histogram":
                 of_requests = row.buckets is REQUEST_BUCKETS
                 bounds = request_buckets(self._timeout_seconds) if of_requests else row.buckets
-                return Histogram(name, row.help, row.labels, row.unit, bounds or self._batch_sizes)
+                return Histogram(name, text, row.labels, row.unit, bounds or self._batch_sizes)
             case "summary":
-                sums = Sums(row)
+                sums = Sums(row, text)
                 registry.register(sums)
                 return sums

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired
+from typing import Any, NotRequired, cast
 
 import msgspec
 from pydantic import BaseModel
@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from service.front.advice import EAGER, Asked
 from service.front.errors import LaunchboundError, error_body
-from service.front.request_timing import RequestTiming, TimingsBody
+from service.front.request_timing import ForwardTimings, RequestParts, RequestTiming, TimingsBody, part_of
 from service.front.routes.state import AppState
 from service.modes import AUTO
 from service.records import FinishReason, Outcome, Token
@@ -76,6 +76,19 @@ class GenerateAnswer(TypedDict):
     timings: TimingsBody
 
 
+class ForwardAnswer(TypedDict):
+    """Answer of forward; `outputs` is null unless asked for."""
+
+    id: str
+    model: str
+    mode: ModeName
+    device: str
+    batch_size: int
+    calls: int
+    outputs: Any
+    timings: ForwardTimings
+
+
 class Speedup(TypedDict):
     """Paired over the rounds, with its 95 % interval; null where there are fewer than 8 rounds."""
 
@@ -108,8 +121,8 @@ def _mode_name(asked: Asked, outcome: Outcome) -> ModeName:
     return name
 
 
-def server_timing(timings: TimingsBody) -> str:
-    parts = {name: getattr(timings, f"{name}_seconds") for name in SHOWN_PARTS}
+def server_timing(timings: RequestParts) -> str:
+    parts = {name: part_of(timings, f"{name}_seconds") for name in SHOWN_PARTS}
     return ", ".join(
         f"{name};dur={seconds * 1000:.4f}" for name, seconds in parts.items() if seconds is not None
     )
@@ -154,7 +167,7 @@ class GenerateAnswers:
                 "completion_tokens": generated,
                 "total_tokens": outcome.prompt_tokens + generated,
             },
-            "timings": timing.parts,
+            "timings": cast(TimingsBody, timing.parts),
         }
 
     def tokens(self, tokens: Sequence[Token]) -> bytes:
@@ -165,6 +178,22 @@ class GenerateAnswers:
 
     def error(self, error: LaunchboundError) -> bytes:
         return event("error", error_body(error.type, error.message, error.param))
+
+
+def forward_answer(state: AppState, request_id: str, asked: Asked, timing: RequestTiming) -> ForwardAnswer:
+    outcome, work = timing.outcome, timing.job.forward
+    assert work is not None
+    outputs = None if outcome.forward_outputs is None else msgspec.Raw(outcome.forward_outputs)
+    return {
+        "id": request_id,
+        "model": state.settings.model,
+        "mode": _mode_name(asked, outcome),
+        "device": state.client.device,
+        "batch_size": outcome.batch_size,
+        "calls": work.calls,
+        "outputs": outputs,
+        "timings": cast(ForwardTimings, timing.parts),
+    }
 
 
 class EventAnswer(Response):

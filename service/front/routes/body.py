@@ -32,13 +32,19 @@ _OPENING_OF_TOKENS = re.compile(rb"\s*\[\s*([\[\d-])")
 
 
 class BodyReader(Generic[Body]):
-    """Reads bodies of one schema. `prompts`: the field that may be long; `tokens`: it may be token ids."""
+    """Reads bodies of one schema. `prompts`: the field that may be long; `tokens`: it may be token ids.
 
-    def __init__(self, schema: type[Body], prompts: str = "", tokens: bool = False) -> None:
+    `as_sent`: a field that may be long and is not decoded; its value is the bytes of its JSON.
+    """
+
+    def __init__(
+        self, schema: type[Body], prompts: str = "", tokens: bool = False, as_sent: str = ""
+    ) -> None:
         self._schema = schema
         self._prompts = prompts
         self._with_tokens = tokens
-        self._others = [name for name in schema.model_fields if name != prompts]
+        self._as_sent = as_sent
+        self._others = [name for name in schema.model_fields if name not in (prompts, as_sent)]
         fields = [(name, msgspec.Raw, msgspec.Raw()) for name in schema.model_fields]
         closed = schema.model_config.get("extra") == "forbid"
         shape = msgspec.defstruct(schema.__name__, fields, forbid_unknown_fields=closed)
@@ -62,6 +68,8 @@ class BodyReader(Generic[Body]):
         try:
             found = self._decoder.decode(body)
             values = {name: _decode(raw) for name in self._others if (raw := _bounded(found, name))}
+            if self._as_sent and memoryview(sent := getattr(found, self._as_sent)).nbytes:
+                values[self._as_sent] = bytes(sent)
             field = self._prompts
             if field and memoryview(prompts := getattr(found, field)).nbytes:
                 values[field] = self._prompts_of(prompts, state)
@@ -106,7 +114,7 @@ async def _read(request: Request, state: AppState) -> bytes:
     limit = state.settings.max_body_bytes
     announced = _announced_bytes(request)
     if announced is not None and announced > limit:
-        raise _too_large(limit)
+        raise _too_large(state)
     if announced is not None and announced <= LARGE_BYTES:
         return await _receive(request, state)
     state.client.check(None)
@@ -137,7 +145,7 @@ async def _receive(request: Request, state: AppState) -> bytes:
                 chunks.append(message.get("body", b""))
                 size += len(chunks[-1])
                 if size > state.settings.max_body_bytes:
-                    raise _too_large(state.settings.max_body_bytes)
+                    raise _too_large(state)
                 if not message.get("more_body", False):
                     return b"".join(chunks)
     except TimeoutError:
@@ -184,8 +192,10 @@ def _bounded(found: msgspec.Struct, name: str) -> msgspec.Raw | None:
     return raw if size else None
 
 
-def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the body is over the limit of {limit} bytes: send fewer or shorter prompts")
+def _too_large(state: AppState) -> BodyTooLarge:
+    limit, workload = state.settings.max_body_bytes, state.settings.workload
+    remedy = "fewer or shorter prompts" if workload.tokens else "a smaller batch, or batch_size and seed"
+    return BodyTooLarge(f"the body is over the limit of {limit} bytes: send {remedy}")
 
 
 def _wrong_type(text: str, field: str) -> BadRequest:

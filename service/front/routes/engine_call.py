@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from service.front.engine_client import PendingRequest
 from service.front.errors import (
     BadRequest,
+    CannotSample,
     ClientGone,
     DeadlinePassed,
     LaunchboundError,
@@ -26,7 +27,8 @@ from service.front.request_timing import RequestTiming, add_up
 from service.front.routes.answers import EventAnswer, reply, server_timing
 from service.front.routes.state import AppState
 from service.front.study_runner import SweepTracker
-from service.records import Job, Problem, Token
+from service.records import Job, OutcomeKind, Problem, Token
+from service.workloads import Workload, of_job
 
 SWEEP_HEADER = b"x-launchbound-run"
 LAB_HEADER = b"x-launchbound-client"
@@ -89,8 +91,7 @@ class EngineCall:
         try:
             outcome = await pending.outcome()
             if outcome.kind != "ok":
-                kind, message = DEFAULT_PROBLEMS[outcome.kind]
-                raise from_problem(outcome.problem or Problem(type=kind, message=message))
+                raise from_problem(outcome.problem or default_problem(outcome.kind, of_job(pending.job)))
         except LaunchboundError as error:
             if error.rejection is None:
                 seconds = (perf_counter_ns() - received_ns) / 1e9
@@ -136,19 +137,33 @@ def check_limits(
         raise BadRequest(message, param=names[1])
 
 
+def check_sample(state: AppState, sample: bool, profile: bool) -> None:
+    """Raise CannotSample or BadRequest where a request that is to be sampled cannot be."""
+    if not sample:
+        return
+    engine = state.client.engine
+    if engine is not None and engine.no_samples is not None:
+        raise CannotSample(f"sample: leave it out; {engine.no_samples}", param="sample")
+    if profile:
+        raise BadRequest("sample: a request is profiled or sampled, not both", param="sample")
+
+
 def new_job(state: AppState, request_id: str, received_ns: int, **fields: Any) -> Job:  # noqa: ANN401
     """A job with these `fields`, stamped as sent now; its deadline counts from `received_ns`."""
     deadline_ns = received_ns + round(state.settings.request_timeout_seconds * 1e9)
     return Job(request_id=request_id, sent_ns=perf_counter_ns(), deadline_ns=deadline_ns, **fields)
 
 
-DEFAULT_PROBLEMS = {
-    "timeout": ("timeout", "the deadline passed before the answer was complete: ask for fewer tokens"),
-    "cancelled": ("cancelled", "the client closed the connection"),
-    "oom": ("out_of_memory", "the device is out of memory: send fewer prompts or tokens"),
-    "error": ("internal", "the engine failed and gave no reason"),
-}
-"""By the kind of an outcome: type and message where the engine gives none."""
+def default_problem(kind: OutcomeKind, workload: Workload) -> Problem:
+    """Of an outcome of this kind, where the engine gives none."""
+    late = f"the deadline passed before the answer was complete: ask for {workload.shorter}"
+    type_, message = {
+        "timeout": ("timeout", late),
+        "cancelled": ("cancelled", "the client closed the connection"),
+        "oom": ("out_of_memory", f"the device is out of memory: send {workload.smaller}"),
+    }.get(kind, ("internal", "the engine failed and gave no reason"))
+    return Problem(type=type_, message=message)
+
 
 ENDINGS: dict[type, Ending] = {DeadlinePassed: "timeout", ClientGone: "cancelled", OutOfMemory: "oom"}
 
@@ -218,10 +233,17 @@ async def respond(
     """Run `job` and answer at once or as a stream; `received_ns` is when the body was parsed."""
     if job.stream:
         return EventStream(state, job, received_ns, answers)
+    return await answer_once(state, request, job, received_ns, answers.answer)
+
+
+async def answer_once(
+    state: AppState, request: Request, job: Job, received_ns: int, answer: Callable[[RequestTiming], object]
+) -> Response:
+    """Run `job` and answer with what `answer` makes of it; `received_ns` is when the body was parsed."""
     async with EngineCall(state, request.scope, request.receive) as call:
         pending = call.submit(job)
         state.observe_all()  # earlier requests, while the engine works
         timing = await call.result(pending, received_ns)
-    answer = answers.answer(timing)
+    body = answer(timing)
     state.observe_soon(timing)
-    return reply(answer, {"Server-Timing": server_timing(timing.parts)})
+    return reply(body, {"Server-Timing": server_timing(timing.parts)})

@@ -24,6 +24,7 @@ from service.records import (
     KernelTime,
     ModeStatus,
     Parity,
+    Phase,
     ProfilerCost,
     Readiness,
     SampleCounts,
@@ -43,7 +44,7 @@ class CompilationBody:
 
 @fields_of(Parity)
 class ParityBody:
-    """Logits beside eager's on fixed prompts."""
+    """Logits beside eager's on fixed prompts; of a module its outputs."""
 
 
 @fields_of(DeviceTime)
@@ -64,7 +65,7 @@ class ProfilerCostBody:
 class SplitBody(TypedDict):
     """A step on a CPU, as its newest samples have it; [`low`, `high`] is the interval of `kernel_share`."""
 
-    phase: Literal["prefill", "decode"]
+    phase: Phase
     batch: int
     step_seconds: float
     dispatch_seconds: float
@@ -188,7 +189,7 @@ def _split_body(split: StepSplit) -> SplitBody:
 
 
 class AdviceAnswer(TypedDict):
-    """The mode to use at a batch size; `bound` is the class of its decode's kernel share: a GPU's term."""
+    """The mode to use at a batch size; `bound` is the class of its kernel share: a GPU's term."""
 
     batch_size: int
     mode: str

@@ -19,6 +19,7 @@ from service.front.routes.state import state_of
 from service.front.schemas import MAX_COPIES
 from service.front.settings import Settings, model_name
 from service.modes import AUTO
+from service.workloads import Workload
 
 DOCS_FOLDER, LAB_FOLDER = (Path(__file__).parents[1] / name for name in ("swagger", "lab"))
 
@@ -37,7 +38,10 @@ DESCRIPTIONS = tomllib.loads(Path(__file__).with_name("descriptions.toml").read_
 TAGS: dict[str, str] = DESCRIPTIONS.pop("tags")
 
 EXAMPLES_FILE = Path(__file__).with_name("examples.json")
-"""Answers of a service by operation id and media type; `tests.support.openapi_examples` records them."""
+"""Answers of a service by operation id and media type; `tests.support.openapi_examples` records them.
+
+What a module answers otherwise than a language model stands under `forward/` and the operation id.
+"""
 
 router = APIRouter(include_in_schema=False)
 
@@ -105,14 +109,17 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             routes=app.routes,
             servers=[{"url": "/", "description": "This service."}],
             license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
-            tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         )
         document["security"] = []  # what needs a key says so itself
         limits, modes = _limits(settings), settings.modes
         served = {"mode": modes[0], "modes": modes[:2], "model": f"{model_name(settings.model)}:{modes[0]}"}
+        if not settings.workload.tokens:
+            served["batch_size"] = settings.batch_sizes[0]
+        tags: set[str] = set()
         examples = json.loads(EXAMPLES_FILE.read_text(encoding="utf-8"))
         for operation in (one for methods in document["paths"].values() for one in methods.values()):
             _make_exact(operation)
+            tags.update(operation["tags"])
             for parameter in operation.get("parameters", ()):
                 _narrow(parameter["name"], parameter.get("schema", {}), limits)
                 _describe(parameter["in"], parameter["name"], parameter)
@@ -122,12 +129,14 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             for example in _body(operation).get("examples", ()):
                 example.update({name: value for name, value in served.items() if name in example})
             _correct_answers(operation)
-            _show_answers(operation, examples[operation["operationId"]])
+            _show_answers(operation, examples, settings.workload)
         for name, schema in document["components"]["schemas"].items():
             for field, of_field in schema.get("properties", {}).items():
+                _narrow(field, of_field, {"phase": limits["phase"]})
                 _describe(name, field, of_field)
         for name in FOREIGN_ERRORS:
             document["components"]["schemas"].pop(name, None)
+        document["tags"] = [{"name": name, "description": TAGS[name]} for name in TAGS if name in tags]
         app.openapi_schema = document
     return app.openapi_schema
 
@@ -145,11 +154,14 @@ def _limits(settings: Settings) -> dict[str, tuple[str, Schema]]:
     """By the name of a parameter or a field: the type that is narrowed, and what that type is narrowed by."""
     modes, most = settings.modes, settings.batch_sizes[-1]
     models = {"enum": [f"{model_name(settings.model)}:{mode}" for mode in [*modes, AUTO]]}
+    workload = settings.workload
+    sizes: Schema = {"minimum": 1, "maximum": most} if workload.tokens else {"enum": settings.batch_sizes}
     return {
         "mode": ("string", {"enum": modes}),
         "modes": ("array", {"items": {"type": "string", "enum": modes}, "uniqueItems": True}),
         "model": ("string", models),
-        "batch_size": ("integer", {"minimum": 1, "maximum": most}),
+        "batch_size": ("integer", sizes),
+        "phase": ("string", {"enum": list(workload.phases)}),
         "prompts": ("array", {"maxItems": most}),
         "prompt": ("array", {"maxItems": most}),
         "n": ("integer", {"maximum": min(most, MAX_COPIES)}),
@@ -177,9 +189,12 @@ def _body(operation: Schema) -> Schema:
     return schema
 
 
-def _show_answers(operation: Schema, recorded: dict[str, Any]) -> None:
-    """Give each form of the answer an example."""
-    said = "Answer of a service of the model tiny on a CPU; long lists and texts are cut."
+def _show_answers(operation: Schema, examples: dict[str, Any], workload: Workload) -> None:
+    """Give each form of the answer an example: of this workload, where its answers are recorded apart."""
+    name = operation["operationId"]
+    own = examples.get(f"{workload.name}/{name}")
+    recorded, model = (examples[name], "the model tiny") if own is None else (own, "a module")
+    said = f"Answer of a service of {model} on a CPU; long lists and texts are cut."
     for kind, form in operation["responses"]["200"]["content"].items():
         form["examples"] = {"recorded": {"summary": said, "value": recorded[kind]}}
 

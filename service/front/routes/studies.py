@@ -32,9 +32,8 @@ from service.front.routes.body import BodyReader
 from service.front.routes.engine_call import unless_gone
 from service.front.routes.problems import refuse
 from service.front.routes.state import AppState, state_of
-from service.front.schemas import STUDY_BODIES, StudyBody
+from service.front.schemas import STUDY_BODIES, Phase, StudyBody
 from service.front.study_runner import Heard, KeptFinding, StudyResult, unheard
-from service.records import Phase
 from service.study_names import PROBES
 
 

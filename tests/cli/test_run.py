@@ -1,0 +1,165 @@
+"""`launchbound run`: a module of the user's own is swept, and its answer is written as a program."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import launchbound
+from loadtests.run import gates
+from loadtests.run.run_file import read_run
+from service.cli import run, sweep
+from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
+from service.cli.run import write_programs
+from tests.support.fake_service import Script, fake_service
+from tests.support.made_results import edit_run, make_module
+
+BUILD = """
+import torch
+
+def build():
+    return torch.nn.Linear(4, 2).eval(), lambda batch, seed: torch.randn(batch, 4)
+"""
+
+
+@pytest.fixture
+def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A factory in a file of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("ranker.py").write_text(BUILD)
+    return "ranker.py:build"
+
+
+def invoked(*arguments: str) -> Any:
+    return CliRunner().invoke(launchbound.app, list(arguments), catch_exceptions=False)
+
+
+def refusal(*arguments: str) -> str:
+    found = invoked(*arguments)
+    assert found.exit_code == EXIT_BAD_INPUT, found.output
+    assert len(found.stderr.strip().splitlines()) == 1
+    return str(found.stderr)
+
+
+Begun = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> Begun:
+    """What sweeps were begun with; each fails."""
+    found: Begun = []
+
+    def begin(*arguments: Any) -> int:
+        found.append(arguments)
+        return EXIT_FAILED
+
+    monkeypatch.setattr(run, "sweep_own_service", begin)
+    return found
+
+
+def test_it_sweeps_a_service_of_its_own_with_the_module_by_the_preset_quick(name: str, begun: Begun) -> None:
+    done = invoked(
+        "run", name, "--batch-sizes", "1,8", "--dtype", "bfloat16", "--device", "cpu", "--out", "o"
+    )
+    assert done.exit_code == EXIT_FAILED
+    (((chosen,), folder, served),) = begun
+    assert (folder, served) == (Path("o"), {"dtype": "bfloat16", "device": "cpu"})
+    assert (chosen.document.model, chosen.plan.preset, chosen.plan.batch_sizes) == (name, "quick", [1, 8])
+    assert "aot-inductor" in chosen.plan.modes
+    assert {cell.new_tokens for cell in chosen.plan.cells} == {None}
+
+
+def test_of_a_sweep_that_is_not_valid_no_program_is_written(name: str, begun: Begun) -> None:
+    done = invoked("run", name, "--export", "best.py")
+    assert (done.exit_code, len(begun)) == (EXIT_FAILED, 1)
+    assert "no program is written: the sweep is not valid" in done.stderr
+    assert not Path("best.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["tiny", "--export=a.py"], "writes the program of a module of your own, and tiny is none"),
+        (["ranker.py:build", "--export=a.py", "--preset=standard"], "leave it out, or take the preset quick"),
+        (["ranker.py:build", "--export=none/a.py"], "none for --export: make it, or name another"),
+        (["ranker.py:build", "--modes=compiled"], "every speed-up is against it, add it to the modes"),
+        (["ranker.py:build", "--batch-sizes=0"], "batch sizes are at least 1"),
+        (["ranker.py:build", "--preset=huge"], "no preset 'huge': try one of quick"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_measured(
+    name: str, begun: Begun, options: list[str], said: str
+) -> None:
+    assert said in refusal("run", *options)
+    assert not begun
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["fleet", "--models=ranker.py:build"], ["peers", "--model=ranker.py:build"],
+     ["selftest", "--model=ranker.py:build"]],
+)  # fmt: skip
+def test_commands_of_language_models_refuse_a_module_and_name_the_command_for_it(
+    name: str, command: list[str]
+) -> None:
+    assert f"`launchbound run {name}` measures it" in refusal(*command)
+
+
+def test_a_selftest_refuses_a_module_that_the_environment_names(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCHBOUND_MODEL", name)
+    assert f"{name} is a module of your own" in refusal("selftest")
+
+
+def test_the_plan_of_a_module_has_no_prompts(name: str) -> None:
+    shown = invoked("sweep", "--model", name, "--dry-run").stdout
+    assert "eager b=1 c=1 control, 2 requests per round" in shown
+    assert "short" not in shown
+
+
+@pytest.mark.slow
+def test_a_module_is_run_reported_and_exported(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "MOST_CLIENT_CPU", 99.0)  # has no meaning against a stand-in
+    with fake_service(Script(module=True)) as url:
+        monkeypatch.setattr(sweep, "_own_service", lambda *_: nullcontext(url))
+        done = invoked(
+            "run", name, "--modes", "eager,inference_mode,compiled", "--batch-sizes", "1,4", "--out", "o",
+            "--export", "best.py", "--json",
+        )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    headline = json.loads(line)["headline"]
+    assert [one["ship"] for one in headline["batches"]] == ["compiled", "compiled"]
+    assert headline["batches"][0]["payback_calls"] is None
+    written = [Path(f"best-b{batch}.py") for batch in (1, 4)]
+    assert f"program: {', '.join(map(str, written))}" in done.stderr
+    for path, batch in zip(written, (1, 4), strict=True):
+        text = path.read_text()
+        compile(text, str(path), "exec")
+        assert f"inputs({batch}, 0)" in text
+        assert "torch.compile(model, fullgraph=True, dynamic=False)" in text
+    service = read_run(Path("o")).service or {}
+    assert service["options"] == {
+        "model": name, "modes": "eager,inference_mode,compiled", "batch_sizes": "1,4",
+    }  # fmt: skip
+
+
+def test_a_program_has_the_time_that_was_reported_and_the_breaks_that_the_compiler_met(
+    name: str, tmp_path: Path
+) -> None:
+    folder = make_module(tmp_path / "o")
+    edit_run(folder, lambda one: one.mode("compiled").update(graph_breaks=1, reason="breaks the graph"))
+    write_programs(Path("best.py"), folder, name)
+    text = Path("best-b16.py").read_text()
+    assert "torch.compile(model, fullgraph=False, dynamic=False)" in text
+    assert "torch.set_num_threads(1)" in text
+    reported = float(text.rpartition('print("')[2].split(" ms was reported")[0])
+    assert reported == pytest.approx(1e3 * 0.02 * 16 * 0.4, rel=0.03)
