@@ -255,7 +255,7 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
         "mode", words.latency, f"against {plain} (95 %)",
         *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]),
         *(["first token"] if words.has_tokens else []),
-        words.rate_unit, f"{words.timed}s to pay back, this start", "from an empty cache",
+        f"{words.unit}/s", f"{words.timed}s to pay back, this start", "from an empty cache",
     )  # fmt: skip
     rows = [[_mode(one), *_speed(one, plain)] for one in verdict.summaries]
     yield Table(
@@ -361,16 +361,12 @@ def _ladder(findings: Findings) -> tuple[str, list[Table]]:
     known = {mode: seconds for mode, seconds in steps.items() if seconds is not None}
     what = f"dispatch of a {findings.results.workload.step} at batch {smallest.batch_size}"
     rows = [[*map(Text, [what, *map(microseconds, known.values())])]]
-    statuses = [findings.results.run.mode(mode) for mode in known]
-    if any(one.get("graph_breaks") for one in statuses):
-        rows.append([Text("graph breaks"), *map(_graph_breaks, statuses)])
-    return " ".join(sentences), [Table("", ["", *known], rows)] if known else []
-
-
-def _graph_breaks(status: dict[str, Any]) -> Text:
-    """How many times compiling stopped within the module, and the engine's reason: where."""
-    count = status.get("graph_breaks") or 0
-    return Text(str(count), under=lines(status.get("reason") if count else None))
+    statuses = [findings.results.run.mode(mode) for mode in steps]
+    broken = [one for one in statuses if one.get("graph_breaks")]
+    breaks = [[*map(Text, (one["mode"], str(one["graph_breaks"]), one["reason"] or "–"))] for one in broken]
+    tables = [Table("", ["", *known], rows)] if known else []
+    tables += [Table("", ("mode", "graph breaks", "where"), breaks, left=3)] if breaks else []
+    return " ".join(sentences), tables
 
 
 def _spread(end: Verdict) -> float:
