@@ -34,7 +34,7 @@ def open_model(
     remedy, for a model that cannot be loaded, a context that is too long, or a chunk that does not divide it.
     """
     if name.startswith(files.PREFIX):
-        load = transformers_module("loading").load
+        load = _transformers_module("loading").load
         model: Served = load(files.folder_of(name), rows, device, weights, context, chunk)
     else:
         model = checkpoint.build(name, rows, device, weights, context)
@@ -61,7 +61,7 @@ def open_tokenizer(name: str, vocabulary: int) -> ServedTokenizer:
     Raises TokenizerError, with the remedy, where it is missing, broken or does not fit.
     """
     if name.startswith(files.PREFIX):
-        found: ServedTokenizer = transformers_module("tokens").load(files.folder_of(name), vocabulary)
+        found: ServedTokenizer = _transformers_module("tokens").load(files.folder_of(name), vocabulary)
         return found
     return native_tokenizer(name, vocabulary)
 
@@ -100,7 +100,7 @@ def revision(name: str) -> str | None:
     return files.commit_of(files.folder_of(name)) if name.startswith(files.PREFIX) else None
 
 
-def transformers_module(name: str) -> ModuleType:
+def _transformers_module(name: str) -> ModuleType:
     """A module of `models.hf` that imports `transformers`, which launchbound's own models do not need.
 
     Raises CheckpointError where that is not installed.

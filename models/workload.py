@@ -7,6 +7,7 @@ import inspect
 import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from models.hf import files
 from models.naming import split_name
-from models.opening import transformers_module
 from models.user_code import (
     ModuleError,
     code_files,
@@ -77,8 +77,7 @@ def load_module(name: str, device: torch.device, dtype: torch.dtype) -> UserModu
     """
     torch.manual_seed(0)
     if name.startswith(files.PREFIX):
-        encoder: UserModule = transformers_module("encoders").load(files.folder_of(name), name, device, dtype)
-        return encoder
+        return _encoder(name, device, dtype)
     text, factory = split_name(name)
     if not (text and factory):
         raise ModuleError(f"'{name}' names no factory: write package.module:factory or file.py:factory")
@@ -93,6 +92,17 @@ def load_module(name: str, device: torch.device, dtype: torch.dtype) -> UserModu
         said.inputs, (1, 0), f"inputs of {name} is called as inputs(batch, seed)", "take these two"
     )
     return _placed(said, [file.read_bytes() for file in code_files(source.root)], device, dtype)
+
+
+def _encoder(name: str, device: torch.device, dtype: torch.dtype) -> UserModule:
+    try:
+        encoders = import_module("models.hf.encoders")
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            raise
+        raise files.missing_library() from error
+    encoder: UserModule = encoders.load(files.folder_of(name), name, device, dtype)
+    return encoder
 
 
 def library_module(
