@@ -219,7 +219,8 @@ def running(what: str) -> Iterator[None]:
         raise ModuleError(f"{what} failed: {explain(error)}") from error
     finally:
         sys.stdin, sys.argv = stdin, arguments
-        torch.set_num_threads(threads)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         torch.set_grad_enabled(grads)
 
 
@@ -273,6 +274,11 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"Expected all tensors to be on the same device",
         "a tensor is made on a device of its own: make it a buffer, or give it the device of an input",
+    ),
+    (
+        rf"^(ModuleNotFound|Import|Attribute)Error: .*(named|from|module) '({'|'.join(sorted(OURS))})[.']",
+        "launchbound's own package has that name: `import` in your code gives yours, but importlib and "
+        "pickles do not: load a state_dict in place of a whole module, or rename the package",
     ),
     (
         r"^ModuleNotFoundError: No module named",

@@ -267,6 +267,11 @@ def test_a_name_of_nothing_is_refused(write: Write, name: str, said: str) -> Non
     [
         ("def build(", "SyntaxError: '(' was never closed (net.py:1)"),
         ("import nowhere_at_all", "install that into the environment"),
+        (
+            "import importlib\nimportlib.import_module('models.yolo')",
+            "own package has that name: `import` in",
+        ),
+        ("import pickle\npickle.loads(b'cservice\\nNet\\n.')", "load a state_dict in place of a"),
         ("input('which model? ')", "(net.py:1): it reads standard input, which is empty here"),
         ("import sys\nsys.exit(3)", "(net.py:2): it ends the process: put its command line under"),
         (
