@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 HOME = Path(__file__).resolve().parents[1]
-OURS = frozenset({"models", "service", "loadtests", "dashboards", "launchbound"})
+OURS = frozenset({"models", "service", "loadtests", "dashboards", "launchbound", "launchbound_pytest"})
 """What launchbound's own code is imported as, which code of the user's may be called as well."""
 
 PREFIX = "launchbound_user_"
@@ -33,7 +33,7 @@ PREFIX = "launchbound_user_"
 _STANDARD = sysconfig.get_path("stdlib")
 _IMPORTING = ("<frozen importlib", importlib.__file__, __file__, __file__.replace("user_code", "workload"))
 _OF_NOBODY = ("site-packages", "dist-packages")
-_OUR_FILES = (str(HOME / "launchbound.py"), *(f"{HOME / name}{os.sep}" for name in sorted(OURS)))
+_OUR_FILES = tuple(f"{HOME / name}{end}" for name in OURS for end in (".py", os.sep))
 
 
 class ModuleError(ValueError):
@@ -219,7 +219,8 @@ def running(what: str) -> Iterator[None]:
         raise ModuleError(f"{what} failed: {explain(error)}") from error
     finally:
         sys.stdin, sys.argv = stdin, arguments
-        torch.set_num_threads(threads)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         torch.set_grad_enabled(grads)
 
 
@@ -273,6 +274,11 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"Expected all tensors to be on the same device",
         "a tensor is made on a device of its own: make it a buffer, or give it the device of an input",
+    ),
+    (
+        rf"^(ModuleNotFound|Import|Attribute)Error: .*(named|from|module) '({'|'.join(sorted(OURS))})[.']",
+        "launchbound's own package has that name: `import` in your code gives yours, but importlib and "
+        "pickles do not: load a state_dict in place of a whole module, or rename the package",
     ),
     (
         r"^ModuleNotFoundError: No module named",

@@ -26,7 +26,7 @@ from service.step.roofs import step_bytes, step_flops
 from service.workloads import FORWARD, GENERATE, Workload
 
 Check = ParityCheck | ModuleParityCheck
-"""`run` gives the verdict on a mode's steps, `wrong` why it is not to be served, `attention` what eager runs."""
+"""`run` gives the verdict on a mode's steps, `wrong` why it is not served, `attention` what eager runs."""
 
 
 @dataclass(slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from models.naming import names_module, split_name
+from models.user_code import OURS
 from models.workload import ModuleError, UserModule, explain, load_module
 
 CPU = torch.device("cpu")
@@ -266,6 +267,11 @@ def test_a_name_of_nothing_is_refused(write: Write, name: str, said: str) -> Non
     [
         ("def build(", "SyntaxError: '(' was never closed (net.py:1)"),
         ("import nowhere_at_all", "install that into the environment"),
+        (
+            "import importlib\nimportlib.import_module('models.yolo')",
+            "own package has that name: `import` in",
+        ),
+        ("import pickle\npickle.loads(b'cservice\\nNet\\n.')", "load a state_dict in place of a"),
         ("input('which model? ')", "(net.py:1): it reads standard input, which is empty here"),
         ("import sys\nsys.exit(3)", "(net.py:2): it ends the process: put its command line under"),
         (
@@ -431,9 +437,6 @@ def test_an_error_of_a_call_is_explained_in_one_line(error: BaseException, said:
 
 
 def test_our_top_level_names_are_all_known() -> None:
-    from models.user_code import OURS
-
-    tree = ast.parse((ROOT / "launchbound.py").read_text())
-    assert isinstance(tree, ast.Module)
-    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
-    assert {*packages, "launchbound"} == OURS
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = {name.rstrip("*") for name in told["packages"]["find"]["include"]}
+    assert {*packages, *told["py-modules"]} == OURS

@@ -120,7 +120,10 @@ def _row(
         measured |= {"kernel_seconds": None, "sync_wait_seconds": 0.001}
         measured["sources"] = {"dispatch": "measured", "kernel": None}
         for phase in cell.workload.phases:
-            measured[phase] |= {"kernel_seconds": None, "sync_wait_seconds": 0.0005}
+            own = measured[phase] | {"kernel_seconds": None, "sync_wait_seconds": 0.0005}
+            if cell.calls is not None:
+                own["wall_seconds"] = own["dispatch_seconds"] + own["sync_wait_seconds"]
+            measured[phase] = own
     fields: dict[str, object] = {
         "run": "a-run", "cell": cell.name, "control": cell.control, "round": number,
         "stage": "measure" if number else "warmup", "mode": cell.mode,
