@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from models.naming import names_module
+from models.naming import is_called
 from models.served import ServedTokenizer
 from models.workload import explain
 from service.engine.forwarding import Forwarder
@@ -150,4 +150,4 @@ ServedWorkload = Generate | Forward
 
 def open_workload(settings: EngineSettings) -> ServedWorkload:
     """What `settings.model` names, loaded. Raises ValueError, with the remedy, for what cannot work."""
-    return Forward.open(settings) if names_module(settings.model) else Generate.open(settings)
+    return Forward.open(settings) if is_called(settings.model) else Generate.open(settings)
