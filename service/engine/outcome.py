@@ -102,7 +102,7 @@ def job_timings(
     result: JobResult, phases: Mapping[Phase, PhaseTimings], estimates: StepEstimates, done_ns: int
 ) -> Timings:
     first = phases[result.workload.phases[0]]
-    by_name: dict[str, Any] = {**phases}
+    by_name: dict[str, Any] = {phase: one for phase, one in phases.items()}  # noqa: C416 - keys are any text
     measured: Source = "attached" if estimates.attached else "measured"
     dispatch_source: Source = measured if estimates.cuda else "sampled"
     kernel_source = estimates.kernel_source if estimates.cuda else "sampled"
