@@ -268,6 +268,8 @@ class Warmup:
                     compilations=[*status.compilations, compilation],
                     compile_seconds=[*status.compile_seconds, compilation.seconds],
                 )
+            if configured.breaks is not None:
+                configured.first_graphs += self._other_paths(step, bucket)
             seconds += perf_counter() - started
             yield
         return seconds
@@ -295,6 +297,15 @@ class Warmup:
             # Its first call is final; another shape shows that one compilation serves all of them.
             step(*shapes[-1])
         return len(shapes)
+
+    def _other_paths(self, step: AnyStep, bucket: int) -> int:
+        """Call a `step` that breaks the graph on other inputs: between its graphs Python may decide by values
+        what comes next, and later nothing can be compiled. Returns how many graphs that took.
+        """
+        before = read_compile_counts()
+        for arguments in self._inputs[bucket].varied():
+            step(*arguments)
+        return before.increase().graphs
 
     def _callables(self, configured: ConfiguredMode) -> Iterator[tuple[Phase, int, AnyStep]]:
         """Every callable that serves a mode."""

@@ -33,6 +33,9 @@ class StepInputs(Protocol):
     def measured(self, phase: Phase) -> StepArguments:
         """Set the inputs of a measured step; returns its arguments."""
 
+    def varied(self) -> Iterator[StepArguments]:
+        """The arguments in the same shapes with other values, as far as these matter to what is run."""
+
 
 SHORTEST_CHUNK = 16
 """Tokens of the shortest prefill step; the lengths go on in powers of two up to the prefill chunk."""
@@ -100,6 +103,10 @@ class Buffers:
         """Set the positions of a measured step; returns its arguments."""
         set_positions(self, phase)
         return measured_arguments(self, phase)
+
+    def varied(self) -> Iterator[Arguments]:
+        """None: no value decides what is run."""
+        return iter(())
 
     def with_own_positions(self) -> Buffers:
         """These buffers with `positions` and `last` of their own, zeros, which no other step moves."""

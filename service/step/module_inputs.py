@@ -19,6 +19,10 @@ SEED = 0
 """Of the inputs on which a module is compiled, checked and sampled."""
 
 
+OTHER_SEEDS = range(1, 9)
+"""Of inputs on which a module is called as well, where what it does may depend on their values."""
+
+
 class WrongInputs(ValueError):
     """Inputs that the module is not called on; the message says what it is called on. `field` names them."""
 
@@ -30,7 +34,8 @@ class WrongInputs(ValueError):
 class ModuleInputs:
     """Fulfils `StepInputs` for `user`'s module at `batch`.
 
-    Every mode reads the same tensors, at the same addresses. Others are copied into them.
+    Every mode reads the same tensors, at the same addresses. Others are copied into them. Raises ModuleError
+    where the user's function fails, or gives other shapes for another seed.
     """
 
     def __init__(self, user: UserModule, batch: int) -> None:
@@ -46,6 +51,7 @@ class ModuleInputs:
             ]
         self.arguments: ModuleArguments = tree_unflatten(self._leaves, self._tree)
         self._seed: int | None = SEED
+        self.of_seed(OTHER_SEEDS[0])
 
     def prepare(self) -> None:
         self.fill(self.of_seed(SEED), SEED)
@@ -56,6 +62,12 @@ class ModuleInputs:
     def measured(self, phase: Phase) -> ModuleArguments:
         self.prepare()
         return self.arguments
+
+    def varied(self) -> Iterator[ModuleArguments]:
+        """Those of OTHER_SEEDS, one after the other in the same tensors."""
+        for seed in OTHER_SEEDS:
+            self.fill(self.of_seed(seed), seed)
+            yield self.arguments
 
     def of_seed(self, seed: int) -> list[Any] | None:
         """What the module's own function gives for `seed`, for `fill`; None where that is what they hold.

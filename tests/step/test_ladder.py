@@ -200,7 +200,7 @@ def test_after_warm_up_nothing_is_captured_and_what_was_is_still_replayed(
     before = decode(step, buffers, token=5, position=1).clone()
     forbid_recompilation()
     assert torch.equal(decode(step, buffers, token=5, position=1), before)
-    with pytest.raises(CaptureError, match=r"tokens \(2, 16\) .* call the step with the buffers"):
+    with pytest.raises(CaptureError, match=r"tensors of \(2, 16\), .* call the step with the buffers"):
         step(*buffers.arguments("prefill", 16))
 
 

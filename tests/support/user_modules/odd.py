@@ -74,6 +74,20 @@ def build_deciding() -> tuple[nn.Module, Inputs]:
     return Deciding().eval(), inputs
 
 
+class Wavering(Linear):
+    """Goes either way, by its inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x)
+        if x.sum() > 0:  # wavering breaks
+            return found.sin()
+        return found.relu()
+
+
+def build_wavering() -> tuple[nn.Module, Inputs]:
+    return Wavering().eval(), inputs
+
+
 class Dropping(Linear):
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout(self.inner(x), 0.5)
