@@ -32,7 +32,7 @@ from loadtests.report.surroundings import environment, reproduce, subject
 from loadtests.report.words import Words
 from loadtests.run.gates import Gate
 from loadtests.run.run_file import SweepRun
-from loadtests.run.target import failure
+from loadtests.run.target import in_short
 from service.modes import MODES
 from service.statistics.boundedness import Roofline, attended_positions, decode_bytes, decode_flops, roofline
 from service.statistics.choice import BASELINE as PLAIN
@@ -544,7 +544,7 @@ def _status(mode: str, status: dict[str, Any], words: Words) -> list[Text]:
     effective, warmup = status.get("effective") or "unknown", status.get("warmup_seconds")
     under = () if effective == mode else (f"as {effective}: {status.get('reason') or ''}",)
     if status.get("state") == "failed":
-        under = (f"failed, and was not measured: {failure(status)}",)
+        under = (f"failed, and was not measured: {in_short(status)}",)
     seconds = [c["seconds"] for c in status.get("compilations") or []] or status.get("compile_seconds")
     texts = [
         *_parity(status.get("parity"))[: 3 if words.has_tokens else 2],

@@ -1,7 +1,4 @@
-"""The sections of `make gpu-check` that measure: `python -m service.proof.gpu_sections SECTION [DTYPE]`.
-
-Each writes records, from which the runner makes cells and goals, so that no ending of it loses any.
-"""
+"""Sections of `make gpu-check` that write records: `python -m service.proof.gpu_sections SECTION [DTYPE]`."""
 
 from __future__ import annotations
 
@@ -158,16 +155,12 @@ PROFILED_TOKENS = 16
 PROMPT = "def mean(values):\n"
 CAPTURED = "cuda-graph", "compiled-captured"
 TUNED = "max-autotune", "aot-inductor"
-
-
 LADDER_MODES = named_modes([*default_modes(), *CAPTURED])
 """With the captured ones, fusion and launches are told apart."""
 
 
 def ladder(records: Records, dtype: str) -> None:
-    """Warm the modes up in `dtype`; in bfloat16 run jobs as well, in the last round profiled: it tells what
-    the modes launch.
-    """
+    """Warm the modes up in `dtype`; in bfloat16 run jobs as well, the last round under the profiler."""
     timed = dtype == "bfloat16"
     batches = LADDER_BATCHES if timed else [LADDER_BATCHES[1]]
     rounds = range(PROFILED_ROUND + 1) if timed else range(0)
@@ -271,8 +264,6 @@ def gpu_tests(records: Records) -> None:
 
 SIZES_ROUNDS = 6
 KERNELS_KEPT = 12
-
-
 SIZES_MODES = named_modes([GRAPHS, *CAPTURED, "inference_mode"])
 """Those that replay a graph, and what they are without one."""
 

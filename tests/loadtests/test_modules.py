@@ -141,12 +141,16 @@ def test_a_resumed_sweep_keeps_the_calls_that_were_chosen(
 @pytest.mark.usefixtures("impatient")
 def test_a_mode_that_a_module_fails_in_is_left_out_alone(tmp_path: Path, small: Any) -> None:
     out = io.StringIO()
-    result = swept(tmp_path, Script(module=True, failed_mode="compiled"), small, out)
+    why = "Unsupported: a branch on data\n\nfrom user code:\n  ranker.py:31"
+    result = swept(tmp_path, Script(module=True, failed_mode="compiled", failed_because=why), small, out)
     assert failed(result) <= {CLIENT_CPU}
     assert result.run.plan.modes == ["eager", "inference_mode"]
-    assert "compiled is left out: it failed to become ready: " in out.getvalue()
+    assert (
+        "compiled is left out: it failed to become ready: Unsupported: a branch on data\n" in out.getvalue()
+    )
     (parity,) = (one for one in sections(Findings(read_results(tmp_path)), []) if "Parity" in one.title)
-    assert "failed, and was not measured" in str(parity.tables[0].rows[-1][0])
+    said = str(parity.tables[0].rows[-1][0])
+    assert said == "compiled; failed, and was not measured: Unsupported: a branch on data"
 
 
 @pytest.mark.parametrize(("module", "mode"), [(True, "eager"), (False, "compiled")])
