@@ -325,10 +325,17 @@ def _traceback(error: BaseException) -> str:
     return "".join(report.format())
 
 
-def code_files(root: Path) -> list[Path]:
-    """The files in `root` that this process has imported, sorted, without installed packages and ours."""
-    files = {Path(file) for module in list(sys.modules.values()) if (file := _file_of(module))}
-    return sorted(file for file in files if file.is_relative_to(root) and _is_users(str(file)))
+def code_files(root: Path, top: str) -> list[Path]:
+    """The files of the user's that this process has imported, sorted: those in `root`, but for installed ones
+    and ours, and those of the package `top`, wherever it is.
+    """
+    found = set()
+    for name, module in list(sys.modules.items()):
+        file = _file_of(module)
+        in_root = file is not None and Path(file).is_relative_to(root) and _is_users(file)
+        if file is not None and (in_root or name.partition(".")[0] == top):
+            found.add(Path(file))
+    return sorted(found)
 
 
 def _file_of(module: Any) -> str | None:  # noqa: ANN401 - anything may lie in sys.modules

@@ -82,7 +82,8 @@ def load_module(name: str, device: torch.device, dtype: torch.dtype) -> UserModu
     if not (text and factory):
         raise ModuleError(f"'{name}' names no factory: write package.module:factory or file.py:factory")
     source = find_source(text)
-    build = _attribute(import_source(source, text), factory, name)
+    module = import_source(source, text)
+    build = _attribute(module, factory, name)
     _refuse_signature(build, (), f"{name} is called without arguments", "give each a default")
     with running(f"{name}()"), leaving_no_process(f"{name}()"):
         returned = build()
@@ -91,7 +92,8 @@ def load_module(name: str, device: torch.device, dtype: torch.dtype) -> UserModu
     _refuse_signature(
         said.inputs, (1, 0), f"inputs of {name} is called as inputs(batch, seed)", "take these two"
     )
-    return _placed(said, [file.read_bytes() for file in code_files(source.root)], device, dtype)
+    files_of_user = code_files(source.root, module.__name__.partition(".")[0])
+    return _placed(said, [file.read_bytes() for file in files_of_user], device, dtype)
 
 
 def _encoder(name: str, device: torch.device, dtype: torch.dtype) -> UserModule:

@@ -122,6 +122,16 @@ def test_the_weights_of_two_loads_are_equal_and_the_hash_is_of_code_and_weights(
     assert len(bytes.fromhex(first.content_hash)) == 6
 
 
+def test_the_hash_is_also_of_the_code_of_an_installed_package(write: Write, tmp_path: Path) -> None:
+    write("away/site-packages/pack/__init__.py", "")
+    write("away/site-packages/pack/net.py", "from pack.other import build")
+    write("away/site-packages/pack/other.py", GOOD)
+    sys.path.append(str(tmp_path / "away/site-packages"))
+    found = [load("pack.net:build").content_hash]
+    write("away/site-packages/pack/other.py", GOOD + "# another line")
+    assert load("pack.net:build").content_hash not in found
+
+
 def test_weights_that_differ_have_another_hash(write: Write) -> None:
     seeded = "def build():\n    import os\n    torch.manual_seed(len(os.listdir()))"
     write("net.py", GOOD.replace("def build():", seeded))
