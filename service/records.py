@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from service.forward_records import BatchPlace, ForwardWork
+
 METHOD = 5
 """Raised with an entry under *Method* in CHANGELOG.md after which values are no longer comparable."""
 
@@ -322,7 +324,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     """The engine and its machine; sent once at start and again whenever a value in it changed.
 
     `workload` is a name of `service.workloads`. Of a module `layers`, `width`, `context` and `prefill_chunk`
-    are 0, and `inputs` says what it is called on at each batch size.
+    are 0, `inputs` says what it is called on at each batch size, and `batch_place` where that has the batch.
     `model_revision` is the Hugging Face hub's commit, if it is a model of the hub.
     `prompt_bytes`: a prompt of more UTF-8 is refused before it is made into tokens.
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
@@ -337,6 +339,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     model: str
     workload: str = "generate"
     inputs: str | None = None
+    batch_place: BatchPlace | None = None
     parameters: int
     layers: int
     width: int
@@ -409,21 +412,6 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     profile_every: int = 0
     discard_compiled: bool = False
     batching: Batching = "off"
-
-
-class ForwardWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a module is to be called on, `calls` times in a row, in place of prompts.
-
-    On inputs that it has itself for a batch of `batch_size`, by `seed`; or on `inputs`, the JSON of a list
-    or an object of nested lists, of which the engine alone knows dtypes and shapes. `outputs`: the results
-    of the last call are answered.
-    """
-
-    batch_size: int
-    seed: int = 0
-    calls: int = 1
-    inputs: bytes | None = None
-    outputs: bool = False
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):

@@ -15,7 +15,8 @@ from models.workload import ModuleError
 from service.engine.inbox import Inbox, LocalInbox, local_job
 from service.engine.job import JobEnded, JobResult, JobWatch
 from service.engine.text import JobError
-from service.records import ForwardWork, Job, Phase
+from service.forward_records import ForwardWork
+from service.records import Job, Phase
 from service.step.buffers import ModuleArguments
 from service.step.callables import AnyStep
 from service.step.meters import Meter
@@ -51,7 +52,7 @@ class Forwarder:
         began = perf_counter_ns()
         inputs, found = self._made(work)
         made = perf_counter_ns()
-        inputs.fill(found, work.seed if work.inputs is None else None)
+        inputs.fill(found, work.seed if work.sent is None else None)
         feed_ns = perf_counter_ns() - made
         result.tokenise_ns = made - began + (0 if self._waits else feed_ns)
         result.bucket = work.batch_size
@@ -71,13 +72,15 @@ class Forwarder:
                 "invalid_request",
                 f"a batch of {work.batch_size} is not served: send one of {sizes}, or start the service with "
                 "LAUNCHBOUND_BATCH_SIZES",
-                "batch_size" if work.inputs is None else "inputs",
+                work.sent or "batch_size",
             )
         inputs = self._inputs[work.batch_size]
         try:
-            if work.inputs is None:
-                return inputs, inputs.of_seed(work.seed)
-            return inputs, inputs.of_json(work.inputs)
+            if work.inputs is not None:
+                return inputs, inputs.of_json(work.inputs)
+            if work.safetensors is not None:
+                return inputs, inputs.of_safetensors(work.safetensors)
+            return inputs, inputs.of_seed(work.seed)
         except WrongInputs as error:
             raise JobError("invalid_request", str(error), error.field) from error
         except ModuleError as error:

@@ -138,7 +138,8 @@ class Forward:
     def described(self) -> dict[str, Any]:
         inputs = "; ".join(f"batch {batch}: {own}" for batch, own in sorted(self.inputs.items()))
         nothing = dict.fromkeys(("layers", "width", "context", "prefill_chunk"), 0)
-        return {"workload": self.kind.name, "inputs": inputs, **nothing}
+        place = self.inputs[min(self.inputs)].batch_place
+        return {"workload": self.kind.name, "inputs": inputs, "batch_place": place, **nothing}
 
     @property
     def weight_bytes(self) -> int:

@@ -226,7 +226,7 @@ def _work_of(timing: RequestTiming) -> Work:
     if job.forward is None:
         tokens = f"{engine.decode.steps + 1} tokens after {engine.padded_prompt_tokens} of padded prompt"
         return Work(bucket, f"a whole request ({tokens}, {_options_of(job)})")
-    inputs = "its own inputs" if job.forward.inputs is None else "inputs that were sent"
+    inputs = "its own inputs" if job.forward.sent is None else "inputs that were sent"
     what = "a whole request" if timing.calls_seconds is None else "a call"
     return Work(bucket, f"{what} ({job.forward.calls} calls in a row on {inputs})")
 

@@ -152,6 +152,7 @@ MAX_PROFILED_CALLS = 100
 
 ModuleBatch = Annotated[int, Field(ge=1, description="One of the service's batch sizes."), WHOLE]
 _TENSORS: JsonDict = {"type": ["array", "object"], "minItems": 1, "minProperties": 1}
+_BASE64: JsonDict = {"type": "string", "contentEncoding": "base64", "minLength": 12}
 
 
 def _without_default(schema: JsonDict) -> None:
@@ -171,14 +172,15 @@ class Calls(BaseModel):
 
 
 class ForwardBody(Calls):
-    """POST /v1/modes/{mode}/forward: `batch_size`, or `inputs`."""
+    """POST /v1/modes/{mode}/forward: `batch_size`, `inputs` or `safetensors`."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [{"batch_size": 8, "calls": 1}, {"inputs": {"x": [[0.5, -1.0]]}, "outputs": True}],
-            "oneOf": [{"required": ["batch_size"]}, {"required": ["inputs"]}],
+            "oneOf": [{"required": [name]} for name in ("batch_size", "inputs", "safetensors")],
             "allOf": [
                 _never_both(inputs={}, seed={}),
+                _never_both(safetensors={}, seed={}),
                 _never_both(profile={"const": True}, sample={"const": True}),
                 _never_both(profile={"const": True}, calls={"exclusiveMinimum": MAX_PROFILED_CALLS}),
             ],
@@ -190,8 +192,14 @@ class ForwardBody(Calls):
         default=None,
         json_schema_extra=_without_default,
         description="In place of batch_size and seed: the positional arguments as a list, or those by name as"
-        " an object, each a tensor as nested lists. The first dimension of the first is the batch; dtypes and"
-        " shapes are those of the module's own inputs.",
+        " an object, each a tensor as nested lists. Dtypes and shapes are those of the module's own inputs,"
+        " and so is where the batch lies.",
+    )
+    safetensors: Annotated[bytes | None, WithJsonSchema(_BASE64)] = Field(
+        default=None,
+        json_schema_extra=_without_default,
+        description="The same as a file of that format in base64. Its tensors have the names of the"
+        " arguments, or their places, 0, 1, …",
     )
     outputs: bool = Field(default=False, description="Answer what the last call returned.")
     profile: Profile = False

@@ -1,4 +1,4 @@
-"""The static inputs of a user's module at one batch size, filled by its own function or a client's JSON."""
+"""The static inputs of a user's module at one batch size, filled by its own function or with a client's."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_of
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from models.workload import ModuleError, UserModule
+from service.forward_records import BatchPlace
 from service.records import Phase
 from service.step.buffers import ModuleArguments, static
 from service.step.module_step import dtype_name, leaves
@@ -95,6 +98,37 @@ class ModuleInputs:
             return [*_taken(args, given, "inputs"), *_taken(kwargs, {}, "inputs")]
         return [*_taken(args, [], "inputs"), *_taken(kwargs, given, "inputs")]
 
+    def of_safetensors(self, content: bytes) -> list[Any]:
+        """A client's, for `fill`: tensors by the names of the arguments, or by their places, "0", "1", ….
+        What is no tensor is as it was. Raises WrongInputs.
+        """
+        args, kwargs = self.arguments
+        own = {**{str(index): part for index, part in enumerate(args)}, **kwargs}
+        nested = [name for name, part in own.items() if isinstance(part, dict | tuple | list)]
+        if nested:
+            raise WrongInputs("safetensors", f"argument {nested[0]} is a tree of tensors: send inputs")
+        try:
+            given = tensors_of(content)
+        except SafetensorError as error:
+            raise WrongInputs("safetensors", f"this is no file of that format ({error})") from None
+        expected = {name: part for name, part in own.items() if isinstance(part, Tensor)}
+        if unlike := sorted(expected.keys() ^ given.keys()):
+            named = ", ".join(expected)
+            raise WrongInputs(f"safetensors.{unlike[0]}", f"the module is called with {named}")
+        for name, tensor in expected.items():
+            if tensor.layout is not torch.strided or _kind(given[name]) != _kind(tensor):
+                raise WrongInputs(
+                    f"safetensors.{name}", f"expected {_kind(tensor)}, got {_kind(given[name])}"
+                )
+        return [given.get(name, part) for name, part in own.items()]
+
+    @property
+    def batch_place(self) -> BatchPlace | None:
+        """Where a client's inputs have the batch; None: in a tree that is neither list nor dict."""
+        args, kwargs = self.arguments
+        path = _first_tensor(args) or _first_tensor(kwargs)
+        return BatchPlace(path=path, dimension=self._user.batch_dimension) if path else None
+
     def fill(self, found: Iterable[Any] | None, seed: int | None = None) -> None:
         """Copy them in; `seed` is what they were made of. None: nothing is to change."""
         if found is None:
@@ -124,6 +158,20 @@ def _described(arguments: Any) -> str:  # noqa: ANN401 - args and kwargs
 
 def _kind(leaf: object) -> str:
     return f"{dtype_name(leaf)} {list(leaf.shape)}" if isinstance(leaf, Tensor) else repr(leaf)
+
+
+def _first_tensor(tree: Any) -> list[str | int] | None:  # noqa: ANN401 - any tree
+    """What leads to the first tensor in `tree`, through lists and dicts; None where there is none."""
+    parts: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(tree, dict):
+        parts = ((str(name), part) for name, part in tree.items())
+    elif isinstance(tree, tuple | list):
+        parts = enumerate(tree)
+    for key, part in parts:
+        below = [] if isinstance(part, Tensor) else _first_tensor(part)
+        if below is not None:
+            return [key, *below]
+    return None
 
 
 def _taken(example: Any, given: Any, name: str) -> Iterator[Any]:  # noqa: ANN401 - any JSON

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from safetensors.torch import save as as_file
 from torch import Tensor
 
 from models.workload import ModuleError, load_module
@@ -21,11 +22,12 @@ from service.engine.inbox import LocalInbox, local_job
 from service.engine.job import JobResult
 from service.engine.loop import Engine
 from service.engine.text import JobError
+from service.forward_records import BatchPlace, ForwardWork
 from service.front.supervisor import EXIT_BAD_SETTINGS
-from service.records import EngineSettings, EngineStatus, ForwardWork, Job, Outcome
+from service.records import EngineSettings, EngineStatus, Job, Outcome
 from service.step import module_parity
 from service.step.meters import Copied, HostMeter, Readings
-from service.step.module_inputs import ModuleInputs
+from service.step.module_inputs import ModuleInputs, WrongInputs
 from service.workloads import FORWARD
 
 pytestmark = pytest.mark.usefixtures("restored_globals")
@@ -206,6 +208,7 @@ def test_a_module_has_splits_samples_and_a_profile_of_its_one_phase(tmp_path: Pa
     )
     inputs = "inputs[0] float32 [1, 8]; batch 4: inputs[0] float32 [4, 8]"
     assert warm.inputs == f"batch 1: {inputs}"
+    assert warm.batch_place == BatchPlace(path=[0])
     assert (warm.parameters, warm.linears, warm.step_bytes) == (72, None, None)
     assert warm.memory_bandwidth is not None
 
@@ -328,6 +331,65 @@ def test_inputs_that_the_module_is_not_called_on_are_refused_by_name(
     assert (type_, param) == ("invalid_request", field)
     assert message.startswith(f"{field}: ")
     assert said in message
+
+
+def filed(**tensors: Tensor) -> Job:
+    return called(safetensors=as_file(tensors))
+
+
+def test_safetensors_are_what_the_module_is_called_on_and_what_is_no_tensor_stays() -> None:
+    seen: list[Any] = []
+    x, ids = torch.rand(4, 8), torch.arange(12).reshape(4, 3)
+
+    def step(args: object, kwargs: dict[str, Any]) -> None:
+        seen.append({name: one.clone() if isinstance(one, Tensor) else one for name, one in kwargs.items()})
+
+    forwarded(filed(ids=ids, x=x), "nested", step=step)
+    assert list(seen[0]) == ["x", "ids", "power"]
+    assert torch.equal(seen[0]["x"], x)
+    assert torch.equal(seen[0]["ids"], ids)
+    assert seen[0]["power"] == 2
+    by_place: list[Tensor] = []
+    forwarded(filed(**{"0": x}), step=lambda args, _: by_place.append(args[0].clone()))
+    assert torch.equal(by_place[0], x)
+
+
+FLOATS, INTEGERS = torch.ones(4, 8), torch.ones(4, 3, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "field", "said"),
+    [
+        ({"x": FLOATS.double(), "ids": INTEGERS}, "safetensors.x", "float32 [4, 8], got float64 [4, 8]"),
+        ({"x": FLOATS, "ids": INTEGERS[:3]}, "safetensors.ids", "expected int64 [4, 3], got int64 [3, 3]"),
+        ({"x": FLOATS}, "safetensors.ids", "the module is called with x, ids"),
+        (
+            {"x": FLOATS, "ids": INTEGERS, "power": INTEGERS[:1].clone()},
+            "safetensors.power",
+            "called with x, ids",
+        ),
+    ],
+)
+def test_safetensors_that_the_module_is_not_called_on_are_refused_by_name(
+    tensors: dict[str, Tensor], field: str, said: str
+) -> None:
+    type_, message, param = refusal(filed(**tensors), "nested")
+    assert (type_, param) == ("invalid_request", field)
+    assert message.startswith(f"{field}: ")
+    assert said in message
+
+
+def test_a_file_of_another_format_is_refused() -> None:
+    _, message, param = refusal(called(safetensors=b"PK"), "nested")
+    assert (message[:45], param) == ("safetensors: this is no file of that format (", "safetensors")
+
+
+def test_a_tree_of_tensors_is_refused_as_safetensors_and_its_batch_is_found() -> None:
+    user = load_module(named("crosswise"), CPU, torch.float32)
+    inputs = ModuleInputs(user, 4)
+    assert inputs.batch_place == BatchPlace(path=[1, "both", 0], dimension=1)
+    with pytest.raises(WrongInputs, match="safetensors: argument 1 is a tree of tensors: send inputs"):
+        inputs.of_safetensors(as_file({"1": FLOATS}))
 
 
 def test_a_list_is_refused_of_another_length() -> None:

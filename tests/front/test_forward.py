@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import msgspec
+import numpy
 import pytest
 from pydantic import ValidationError
+from safetensors.numpy import save
 
+from service.forward_records import BatchPlace, ForwardWork
 from service.front.advice import ServedRequests
 from service.front.request_timing import RequestTiming, add_up
 from service.front.schemas import MAX_CALLS, MAX_PROFILED_CALLS
 from service.front.settings import Settings
-from service.records import ForwardWork, Job, Outcome, PhaseTimings, Timings
+from service.records import Job, Outcome, PhaseTimings, Timings
 from service.workloads import FORWARD, GENERATE, of_job
 from tests.support.serving import BODY, JSON, Front, logged, refused, running, until
 from tests.support.serving import GENERATE as GENERATE_PATH
@@ -50,7 +55,7 @@ def module(_front: Front) -> Front:
 
 def call(front: Front, mode: str = "eager", **body: object) -> httpx.Response:
     """Fields that are not given are those of WORK; inputs stand in place of it."""
-    given = body if "inputs" in body else {**WORK, **body}
+    given = body if body.keys() & {"inputs", "safetensors"} else {**WORK, **body}
     return front.http.post(f"/v1/modes/{mode}/forward", json=given)
 
 
@@ -65,6 +70,18 @@ def job_of(front: Front, **body: object) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()["outputs"]
     return found
+
+
+def put_batch(front: Front, patched: pytest.MonkeyPatch, place: BatchPlace | None) -> None:
+    """Have the module take its batch at `place`."""
+    client = front.state.client
+    assert client.engine is not None
+    patched.setattr(client, "engine", msgspec.structs.replace(client.engine, batch_place=place))
+
+
+def file_of(**shapes: list[int]) -> bytes:
+    """A safetensors file of bytes, all 0."""
+    return save({name: numpy.zeros(shape, numpy.uint8) for name, shape in shapes.items()})
 
 
 # ---------------------------------------------------------------- the answer
@@ -110,16 +127,19 @@ def test_the_engine_gets_what_was_asked(module: Front) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "rows"),
+    ("inputs", "place", "rows"),
     [
-        ("[[[0.5, 1], [2, 3], [4, 5], [6, 7]], true]", 4),
-        ('{ "scale": 2.5, "x" : [ [1.0] ], "y": [] }', 1),
-        ("[7, [1, 2, 3, 4]]", 4),
+        ("[[[0.5, 1], [2, 3], [4, 5], [6, 7]], true]", BatchPlace(path=[0]), 4),
+        ('{ "scale": 2.5, "x" : [ [1.0] ], "y": [] }', BatchPlace(path=["x"]), 1),
+        ("[7, [1, 2, 3, 4]]", BatchPlace(path=[1]), 4),
+        ("[[[1, 2, 3, 4], [5, 6, 7, 8]]]", BatchPlace(path=[0], dimension=1), 4),
+        ('[[7, {"ids": [1]}], [1, 2]]', BatchPlace(path=[0, 1, "ids"]), 1),
     ],
 )
 def test_inputs_reach_the_engine_as_they_were_sent_and_say_the_batch_size(
-    module: Front, monkeypatch: pytest.MonkeyPatch, inputs: str, rows: int
+    module: Front, monkeypatch: pytest.MonkeyPatch, inputs: str, place: BatchPlace, rows: int
 ) -> None:
+    put_batch(module, monkeypatch, place)
     jobs: list[Job] = []
     submit = module.state.client.submit
     monkeypatch.setattr(module.state.client, "submit", lambda job, follows: jobs.append(job) or submit(job))
@@ -127,6 +147,62 @@ def test_inputs_reach_the_engine_as_they_were_sent_and_say_the_batch_size(
     assert answer.status_code == 200, answer.text
     assert answer.json()["batch_size"] == rows
     assert jobs[0].forward == ForwardWork(batch_size=rows, inputs=inputs.encode())
+
+
+def test_safetensors_reach_the_engine_as_the_file_that_they_are_and_say_the_batch_size(
+    module: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_batch(module, monkeypatch, BatchPlace(path=["x"], dimension=1))
+    jobs: list[Job] = []
+    submit = module.state.client.submit
+    monkeypatch.setattr(module.state.client, "submit", lambda job, follows: jobs.append(job) or submit(job))
+    content = file_of(scale=[9], x=[2, 4, 3000])
+    answer = call(module, safetensors=b64encode(content).decode())
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["batch_size"] == 4
+    assert jobs[0].forward == ForwardWork(batch_size=4, safetensors=content)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (BatchPlace(path=["x"]), "inputs: expected an object (arguments by name), with 'x' in it"),
+        (BatchPlace(path=[2]), "inputs: expected a list (of positional arguments, or nested), with 2 in it"),
+        (BatchPlace(path=[0, "a"]), "inputs[0]: expected an object (arguments by name), with 'a' in it"),
+        (BatchPlace(path=[0], dimension=2), "inputs[0][0][0]: expected nested lists"),
+        (None, "inputs: this module is called on what cannot be sent: send batch_size and seed"),
+    ],
+)
+def test_inputs_without_a_batch_where_the_module_has_it_are_refused(
+    module: Front, monkeypatch: pytest.MonkeyPatch, place: BatchPlace | None, said: str
+) -> None:
+    put_batch(module, monkeypatch, place)
+    error = refused(call(module, inputs=[[[1, 2]], 3]), 422)
+    assert (error["param"], error["message"]) == ("inputs", said)
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "said"),
+    [
+        (b"no file of tensors", BatchPlace(path=[0]), "this is no file of that format (Error while"),
+        ({"x": [4]}, BatchPlace(path=[0]), "no tensor '0' with the batch in its dimension 0"),
+        ({"0": [4]}, BatchPlace(path=[0], dimension=1), "no tensor '0' with the batch in its dimension 1"),
+        ({"0": [4]}, BatchPlace(path=[0, "a"]), "argument 0 is a tree of tensors: send inputs"),
+        ({"0": [3]}, BatchPlace(path=[0]), "a batch of 3 is not served here"),
+    ],
+)
+def test_safetensors_without_a_batch_where_the_module_has_it_are_refused(
+    module: Front,
+    monkeypatch: pytest.MonkeyPatch,
+    content: bytes | dict[str, list[int]],
+    place: BatchPlace,
+    said: str,
+) -> None:
+    put_batch(module, monkeypatch, place)
+    sent = content if isinstance(content, bytes) else file_of(**content)
+    error = refused(call(module, safetensors=b64encode(sent).decode()), 422)
+    assert (error["type"], error["param"]) == ("invalid_request", "safetensors")
+    assert error["message"].startswith(f"safetensors: {said}")
 
 
 # ---------------------------------------------------------------- what is refused
@@ -151,6 +227,11 @@ BAD_FIELDS: dict[str, tuple[str, dict[str, object]]] = {
     "inputs without a batch": ("inputs", {"inputs": {"x": 1.0}}),
     "inputs that are text": ("inputs", {"inputs": "abc"}),
     "inputs that are null": ("inputs", {"inputs": None}),
+    "safetensors that are null": ("safetensors", {"safetensors": None}),
+    "safetensors that are no base64": ("safetensors", {"safetensors": "a file!"}),
+    "safetensors and inputs": ("safetensors", {"inputs": [[1]], "safetensors": "AAAA"}),
+    "a batch of safetensors": ("batch_size", {"batch_size": 1, "safetensors": "AAAA"}),
+    "a seed of safetensors": ("seed", {"seed": 1, "safetensors": "AAAA"}),
 }
 
 

@@ -155,10 +155,11 @@ def test_a_service_describes_the_routes_of_what_it_serves(
     assert {"generate", "generate_auto", "completions", "models", "run_operators"} <= ids(document) - ids(
         of_module
     )
+    forms = ("batch_size", "inputs", "safetensors")
     body = of_module["paths"]["/v1/modes/{mode}/forward"]["post"]["requestBody"]["content"]
     schema = body["application/json"]["schema"]
     assert schema["properties"]["batch_size"]["enum"] == [1, 8]
-    assert not [name for name in ("batch_size", "inputs") if "default" in schema["properties"][name]]
+    assert not [name for name in forms if "default" in schema["properties"][name]]
     for one, phases in ((document, ["prefill", "decode"]), (of_module, ["forward"])):
         splits = one["components"]["schemas"]["SplitBody"]["properties"]
         assert splits["phase"]["enum"] == phases

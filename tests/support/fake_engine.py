@@ -24,6 +24,7 @@ from typing import Any, cast
 import msgspec
 
 from models.naming import names_module
+from service.forward_records import BatchPlace
 from service.frames import connect
 from service.modes import MODES
 from service.records import (
@@ -315,6 +316,7 @@ class FakeEngine:
         return EngineStatus(
             pid=os.getpid(), model=settings.model, parameters=1, workload=self.workload.name,
             inputs=None if tokens else "x float32 [batch, 2]",
+            batch_place=None if tokens else BatchPlace(path=[0]),
             prompt_bytes=options.get("prompt_bytes"), **(sizes if tokens else dict.fromkeys(sizes, 0)),
             batch_buckets=settings.batch_sizes, model_hash="0", model_revision=REVISION,
             device="cuda" if cuda else "cpu", device_name="fake", dtype="float32", torch="none",

@@ -34,17 +34,17 @@ _OPENING_OF_TOKENS = re.compile(rb"\s*\[\s*([\[\d-])")
 class BodyReader(Generic[Body]):
     """Reads bodies of one schema. `prompts`: the field that may be long; `tokens`: it may be token ids.
 
-    `as_sent`: a field that may be long and is not decoded; its value is the bytes of its JSON.
+    `as_sent`: fields that may be long and are not decoded; their value is the bytes of their JSON.
     """
 
     def __init__(
-        self, schema: type[Body], prompts: str = "", tokens: bool = False, as_sent: str = ""
+        self, schema: type[Body], prompts: str = "", tokens: bool = False, as_sent: tuple[str, ...] = ()
     ) -> None:
         self._schema = schema
         self._prompts = prompts
         self._with_tokens = tokens
         self._as_sent = as_sent
-        self._others = [name for name in schema.model_fields if name not in (prompts, as_sent)]
+        self._others = [name for name in schema.model_fields if name not in (prompts, *as_sent)]
         fields = [(name, msgspec.Raw, msgspec.Raw()) for name in schema.model_fields]
         closed = schema.model_config.get("extra") == "forbid"
         shape = msgspec.defstruct(schema.__name__, fields, forbid_unknown_fields=closed)
@@ -68,8 +68,9 @@ class BodyReader(Generic[Body]):
         try:
             found = self._decoder.decode(body)
             values = {name: _decode(raw) for name in self._others if (raw := _bounded(found, name))}
-            if self._as_sent and memoryview(sent := getattr(found, self._as_sent)).nbytes:
-                values[self._as_sent] = bytes(sent)
+            for name in self._as_sent:
+                if memoryview(sent := getattr(found, name)).nbytes:
+                    values[name] = bytes(sent)
             field = self._prompts
             if field and memoryview(prompts := getattr(found, field)).nbytes:
                 values[field] = self._prompts_of(prompts, state)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from time import perf_counter_ns
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
+from safetensors import SafetensorError, deserialize
 from starlette.responses import Response
 
+from service.forward_records import BatchPlace, ForwardWork
 from service.front.errors import BadRequest
 from service.front.routes.answers import (
     GENERATION_ERRORS,
@@ -22,10 +25,9 @@ from service.front.routes.engine_call import answer_once, check_sample, new_job
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import MAX_PROFILED_CALLS, CompareForwardBody, ForwardBody
 from service.modes import AUTO
-from service.records import ForwardWork
 
 router = APIRouter(tags=["forward"])
-_forward_body = BodyReader(ForwardBody, as_sent="inputs")
+_forward_body = BodyReader(ForwardBody, as_sent=("inputs", "safetensors"))
 _compare_body = BodyReader(CompareForwardBody)
 
 RESPONSES: Responses = {200: {"model": ForwardAnswer}, **GENERATION_ERRORS}
@@ -77,45 +79,97 @@ async def forward(mode: str, request: Request) -> Response:
 def _work_of(state: AppState, body: ForwardBody) -> ForwardWork:
     """Raises BadRequest where fields exclude each other, or for a batch size that is not served here."""
     given = body.model_fields_set
-    if body.inputs is None and "batch_size" not in given:
-        raise BadRequest("batch_size: send it, or inputs in its place", param="batch_size")
-    if body.inputs is not None and (needless := given & {"batch_size", "seed"}):
+    sent = next((name for name in ("inputs", "safetensors") if name in given), None)
+    if sent is None and "batch_size" not in given:
+        message = "batch_size: send it, or inputs or safetensors in its place"
+        raise BadRequest(message, param="batch_size")
+    if sent is not None and (needless := given & {"batch_size", "seed", "safetensors"} - {sent}):
         param = min(needless)
-        raise BadRequest(f"{param}: leave it out where inputs are sent", param=param)
+        raise BadRequest(f"{param}: leave it out where {sent} are sent", param=param)
     if body.profile and body.calls > MAX_PROFILED_CALLS:
         message = f"calls: a profiled request takes up to {MAX_PROFILED_CALLS}, got {body.calls}"
         raise BadRequest(message, param="calls")
-    batch_size = body.batch_size if body.inputs is None else rows_of(body.inputs)
-    param = "batch_size" if body.inputs is None else "inputs"
+    batch_size, tensors = body.batch_size, None
+    if body.inputs is not None:
+        batch_size = rows_of(body.inputs, _place_of(state, "inputs"))
+    elif body.safetensors is not None:
+        tensors = _content_of(body.safetensors)
+        batch_size = rows_of_tensors(tensors, _place_of(state, "safetensors"))
     return ForwardWork(
-        batch_size=state.bucket_of(batch_size, param),
+        batch_size=state.bucket_of(batch_size, sent or "batch_size"),
         seed=body.seed,
         calls=body.calls,
         inputs=body.inputs,
+        safetensors=tensors,
         outputs=body.outputs,
     )
 
 
-_arguments = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw])
-_rows = msgspec.json.Decoder(list[msgspec.Raw])
+def _place_of(state: AppState, param: str) -> BatchPlace:
+    """Where inputs have the batch. Raises BadRequest where they cannot be sent, and what `check` raises."""
+    state.client.check(None)
+    engine = state.client.engine
+    assert engine is not None, "else check has raised"
+    if engine.batch_place is None:
+        message = f"{param}: this module is called on what cannot be sent: send batch_size and seed"
+        raise BadRequest(message, param=param)
+    return engine.batch_place
 
 
-def rows_of(inputs: bytes) -> int:
-    """The batch size of `inputs`: the first dimension of the first tensor that has one.
+_parts = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw])
 
-    What lies deeper is not decoded here: the engine alone knows shapes and dtypes. Raises BadRequest.
+
+def rows_of(inputs: bytes, place: BatchPlace) -> int:
+    """The batch size of `inputs`: the length of the list that lies at `place`.
+
+    What lies elsewhere is not decoded here: the engine alone knows shapes and dtypes. Raises BadRequest.
     """
+    where = "inputs"
+    found = _part_of(msgspec.Raw(inputs), where)
+    for key in [*place.path, *[0] * place.dimension]:
+        named = isinstance(key, str)
+        if isinstance(found, dict) is not named or not (key in found if named else key < len(found)):
+            kind = "an object (arguments by name)" if named else "a list (of positional arguments, or nested)"
+            raise BadRequest(f"{where}: expected {kind}, with {key!r} in it", param="inputs")
+        where += f".{key}" if named else f"[{key}]"
+        found = _part_of(found[key], where)
+    if isinstance(found, dict):
+        raise BadRequest(f"{where}: expected a list, whose length is the batch size", param="inputs")
+    return len(found)
+
+
+def _part_of(raw: msgspec.Raw, where: str) -> Any:  # noqa: ANN401 - a list or a dict of parts
     try:
-        arguments = _arguments.decode(inputs)
+        return _parts.decode(raw)
     except msgspec.ValidationError:
-        message = "inputs: send a list (positional arguments) or an object (by name) of nested lists"
-        raise BadRequest(message, param="inputs") from None
-    given = arguments.values() if isinstance(arguments, dict) else arguments
-    first = next((raw for raw in given if bytes(raw).startswith(b"[")), None)
-    if first is None:
-        message = "inputs: none of them is a list, whose length is the batch size"
-        raise BadRequest(message, param="inputs")
-    return len(_rows.decode(first))
+        raise BadRequest(f"{where}: expected nested lists", param="inputs") from None
+
+
+def _content_of(text: bytes) -> bytes:
+    """The base64 of the JSON `text`, decoded. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(text, type=bytes)
+    except msgspec.ValidationError:
+        message = "safetensors: send the file's bytes as a text in base64"
+        raise BadRequest(message, param="safetensors") from None
+
+
+def rows_of_tensors(content: bytes, place: BatchPlace) -> int:
+    """As `rows_of`, of a safetensors file. Raises BadRequest."""
+    name, dimension = str(place.path[0]), place.dimension
+    try:
+        shapes = {name: tensor["shape"] for name, tensor in deserialize(content)}
+    except SafetensorError as error:
+        message = f"safetensors: this is no file of that format ({error})"
+        raise BadRequest(message, param="safetensors") from None
+    if len(place.path) > 1:
+        message = f"safetensors: argument {name} is a tree of tensors: send inputs"
+        raise BadRequest(message, param="safetensors")
+    if len(shapes.get(name, ())) <= dimension:
+        message = f"safetensors: no tensor '{name}' with the batch in its dimension {dimension}"
+        raise BadRequest(message, param="safetensors")
+    rows: int = shapes[name][dimension]
+    return rows
 
 
 @router.post(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -182,6 +183,20 @@ def build_growing() -> tuple[nn.Module, Inputs]:
 class Plain(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.relu()
+
+
+class Crosswise(Linear):
+    """Its batch is the second dimension of a tensor in a tree."""
+
+    def forward(self, scale: float, trees: dict[str, list[Tensor]]) -> Any:
+        return self.inner(trees["both"][0]) * scale + trees["both"][1]
+
+
+def build_crosswise() -> Any:
+    def crosswise(batch: int, seed: int) -> Any:
+        return 2.0, {"both": [torch.randn(3, batch, WIDTH), torch.randn(batch, WIDTH)]}
+
+    return SimpleNamespace(model=Crosswise().eval(), inputs=crosswise, batch_dimension=1)
 
 
 def build_plain() -> tuple[nn.Module, Inputs]:
