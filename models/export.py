@@ -62,7 +62,7 @@ def placed(tensor):
 for tensor in [*model.parameters(), *model.buffers()]:
     tensor.data = placed(tensor)
 torch.manual_seed(0)
-example = inputs($batch, 0)
+example = inputs($batch, 0, *getattr(built, "sizes", ())[:1])
 args, kwargs = ((), dict(example)) if hasattr(example, "keys") else (example, {})
 args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
 args, kwargs = tree_map_only(torch.Tensor, placed, (args, kwargs))

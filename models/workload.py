@@ -44,17 +44,23 @@ class Example(NamedTuple):
 class UserModule:
     """`module` in evaluation mode, on its device; its parameters require grad as its factory left them.
 
-    `inputs(batch, seed)` makes tensors of its own at each call, the same for the same seed, and raises
-    ModuleError where the user's function fails or gives another batch. `content_hash` is that of the user's
-    code and of the weights, `tolerance` that of parity, relative; None: by dtype.
+    `inputs(batch, seed, size)` makes tensors of its own at each call, the same for the same seed, and raises
+    ModuleError where the user's function fails or gives another batch. `size` is one of `sizes`, the names of
+    what else varies; None: the first, or that nothing does. `content_hash` is that of the user's code and of
+    the weights, `tolerance` that of parity, relative; None: by dtype.
     """
 
     module: nn.Module
-    inputs: Callable[[int, int], Example]
+    inputs: Callable[[int, int, str | None], Example]
     name: str
     content_hash: str
     tolerance: float | None = None
     batch_dimension: int = 0
+    sizes: tuple[str, ...] = ()
+
+
+MOST_SIZES = 8
+"""So many graphs of one function torch.compile keeps: each size takes one."""
 
 
 class _Said(NamedTuple):
@@ -65,13 +71,15 @@ class _Said(NamedTuple):
     name: str
     batch_dimension: int
     tolerance: float | None
+    sizes: tuple[int | str, ...] = ()
 
 
 def load_module(name: str, device: torch.device, dtype: torch.dtype) -> UserModule:
     """The module that the factory called `name` builds (see `models.naming`), floating point in `dtype`.
 
     The factory is a function without arguments that returns `model, inputs`, or any object with these two as
-    attributes, and, if it likes, `name`, `batch_dimension` and `tolerance`. torch is seeded before it runs.
+    attributes, and, if it likes, `name`, `batch_dimension`, `tolerance` and `sizes`: for each of these it is
+    called as `inputs(batch, seed, size)`. torch is seeded before it runs.
     An encoder's `hf:FOLDER` has inputs by its configuration. Raises ModuleError, or for such a folder
     CheckpointError: one line with the remedy, whatever is wrong with it.
     """
@@ -89,9 +97,10 @@ def load_module(name: str, device: torch.device, dtype: torch.dtype) -> UserModu
         returned = build()
     said = _said(returned, name)
     _check_model(said.model, name)
-    _refuse_signature(
-        said.inputs, (1, 0), f"inputs of {name} is called as inputs(batch, seed)", "take these two"
-    )
+    called = (1, 0, *said.sizes[:1])
+    form = "inputs(batch, seed, size)" if said.sizes else "inputs(batch, seed)"
+    remedy = f"take these {'three' if said.sizes else 'two'}"
+    _refuse_signature(said.inputs, called, f"inputs of {name} is called as {form}", remedy)
     files_of_user = code_files(source.root, module.__name__.partition(".")[0])
     return _placed(said, [file.read_bytes() for file in files_of_user], device, dtype)
 
@@ -121,7 +130,8 @@ def _placed(said: _Said, code: list[bytes], device: torch.device, dtype: torch.d
         said.model._apply(lambda tensor: _moved(tensor, device, dtype))
     floats = any(tensor.is_floating_point() for tensor in _tensors(said.model))
     inputs = _Inputs(said, floats, device, dtype)
-    return UserModule(said.model, inputs, said.name, content, said.tolerance, said.batch_dimension)
+    sizes = tuple(map(str, said.sizes))
+    return UserModule(said.model, inputs, said.name, content, said.tolerance, said.batch_dimension, sizes)
 
 
 def _attribute(module: Any, factory: str, name: str) -> Any:  # noqa: ANN401 - a stranger's
@@ -137,7 +147,7 @@ def _attribute(module: Any, factory: str, name: str) -> Any:  # noqa: ANN401 - a
     return found
 
 
-def _refuse_signature(function: Any, arguments: tuple[int, ...], what: str, remedy: str) -> None:  # noqa: ANN401
+def _refuse_signature(function: Any, arguments: tuple[int | str, ...], what: str, remedy: str) -> None:  # noqa: ANN401
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # one written in C has none
@@ -161,6 +171,7 @@ def _said(returned: Any, name: str) -> _Said:  # noqa: ANN401
             getattr(returned, "name", None) or name,
             getattr(returned, "batch_dimension", 0),
             getattr(returned, "tolerance", None),
+            _sizes(getattr(returned, "sizes", ()), name),
         )
     else:
         raise ModuleError(f"{name}() returned {_kind(returned)}: {_SHAPE}")
@@ -173,6 +184,20 @@ def _said(returned: Any, name: str) -> _Said:  # noqa: ANN401
     if not isinstance(said.name, str):
         raise ModuleError(f"{name}(): name is {said.name!r}: give a text")
     return said
+
+
+def _sizes(said: Any, name: str) -> tuple[int | str, ...]:  # noqa: ANN401
+    """Raises ModuleError."""
+    remedy = f"give a tuple of up to {MOST_SIZES} different whole numbers or short texts, such as (128, 512)"
+    if not isinstance(said, tuple | list):
+        raise ModuleError(f"{name}(): sizes is {said!r}: {remedy}")
+    for size in said:
+        fits = isinstance(size, str) and 0 < len(size) <= 32 and size.isprintable()
+        if not fits and type(size) is not int:
+            raise ModuleError(f"{name}(): {size!r} is in sizes: {remedy}")
+    if len(said) > MOST_SIZES or len(set(map(str, said))) < len(said):
+        raise ModuleError(f"{name}(): sizes is {said!r}: {remedy}")
+    return tuple(said)
 
 
 def _check_model(model: Any, name: str) -> None:  # noqa: ANN401
@@ -221,11 +246,12 @@ class _Inputs:
     device: torch.device
     dtype: torch.dtype
 
-    def __call__(self, batch: int, seed: int) -> Example:
-        what = f"inputs({batch}, {seed}) of {self.said.name}"
+    def __call__(self, batch: int, seed: int, size: str | None = None) -> Example:
+        given = [one for one in self.said.sizes if size in (None, str(one))][:1]
+        what = f"inputs({', '.join(map(repr, (batch, seed, *given)))}) of {self.said.name}"
         torch.manual_seed(seed)
         with running(what):
-            example = _example(self.said.inputs(batch, seed), what)
+            example = _example(self.said.inputs(batch, seed, *given), what)
             self._check(example, batch, what)
             owned: Example = tree_map_only(Tensor, self._own, example)
             return owned

@@ -10,10 +10,12 @@ class ForwardWork(msgspec.Struct, frozen=True, kw_only=True):
 
     On inputs that it has itself for a batch of `batch_size`, by `seed`; or on those that were sent, of which
     the engine alone knows dtypes and shapes: `inputs`, the JSON of a list or an object of nested lists, or
-    `safetensors`, a file of that format. `outputs`: the results of the last call are answered.
+    `safetensors`, a file of that format. `size`: one of the module's sizes but the first, which None is.
+    `outputs`: the results of the last call are answered.
     """
 
     batch_size: int
+    size: str | None = None
     seed: int = 0
     calls: int = 1
     inputs: bytes | None = None

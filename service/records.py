@@ -63,7 +63,8 @@ class StepSplit(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds per step of `queued` calls that the device ran back to back, unprofiled: median, 95 % interval.
 
-    The step computed `row_tokens` per row, and attention read `attended_tokens` positions of the cache.
+    The step computed `row_tokens` per row, and attention read `attended_tokens` positions of the cache; of a
+    module they are 0 and the number of the size, from 0.
     `upper_bound`: the device caught up with the host, and so idled between two calls.
     """
 
@@ -324,7 +325,8 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     """The engine and its machine; sent once at start and again whenever a value in it changed.
 
     `workload` is a name of `service.workloads`. Of a module `layers`, `width`, `context` and `prefill_chunk`
-    are 0, `inputs` says what it is called on at each batch size, and `batch_place` where that has the batch.
+    are 0, `inputs` says what it is called on at each batch size and `batch_place` where that has the batch;
+    `input_sizes` names what else varies in it, such as lengths.
     `model_revision` is the Hugging Face hub's commit, if it is a model of the hub.
     `prompt_bytes`: a prompt of more UTF-8 is refused before it is made into tokens.
     `memory` maps the caching allocator's sizes (`allocated_current`, `allocated_peak`, …) to bytes, and
@@ -340,6 +342,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     workload: str = "generate"
     inputs: str | None = None
     batch_place: BatchPlace | None = None
+    input_sizes: list[str] = []
     parameters: int
     layers: int
     width: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -43,11 +43,15 @@ def due_times(arrivals: Arrivals, rate_per_second: float, count: int, seed: str)
 Group = tuple[int, str | None, int | None, int, float | str | None]
 """Batch size, prompt set, new tokens, concurrency, arrivals: what cells that are compared have in common.
 
-A module has neither prompts nor tokens. Arrivals are None in a closed loop, the load where they are Poisson's
-at a share of the capacity (1 / latency at the end of warm-up), else as in the cell's name.
+A module has neither prompts nor tokens; in place of the prompt set it has its 'size=128', if there are sizes.
+Arrivals are None in a closed loop, the load where they are Poisson's at a share of the capacity (1 / latency
+at the end of warm-up), else as in the cell's name.
 """
 
-WORK: dict[WorkloadName, tuple[str, ...]] = {"generate": ("prompt_set", "new_tokens"), "forward": ("calls",)}
+WORK: dict[WorkloadName, tuple[str, ...]] = {
+    "generate": ("prompt_set", "new_tokens"),
+    "forward": ("calls", "size"),
+}
 """The fields of a cell that say what a request asks for, besides its batch size."""
 
 
@@ -60,7 +64,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     baseline again: their difference is the noise floor.
 
     A request of a module makes `calls` calls in a row, in place of completing prompts. They are no part of
-    the name: what is compared is one call, and another sweep may choose another number.
+    the name: what is compared is one call, and another sweep may choose another number. `size` is one of the
+    module's sizes; None: it has none.
     """
 
     mode: str
@@ -68,6 +73,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     prompt_set: PromptSet | None = "short"
     new_tokens: int | None = 32
     calls: int | None = None
+    size: str | None = None
     concurrency: int = 1
     load: float | None = None
     rate: float | None = None
@@ -100,20 +106,22 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def work(self) -> dict[str, Any]:
         """What one request asks for: its batch size, and the fields of WORK."""
-        return {name: getattr(self, name) for name in ("batch_size", *WORK[self.workload.name])}
+        asked = {name: getattr(self, name) for name in ("batch_size", *WORK[self.workload.name])}
+        return {name: value for name, value in asked.items() if value is not None}
 
     @property
     def group(self) -> Group:
         """What it shares with the cells that it is compared with."""
         by_load = self.rate is None and self.arrivals == "poisson"
         arrivals = self.load if by_load or not self.open_loop else self._arrivals_name
-        return (self.batch_size, self.prompt_set, self.new_tokens, self.concurrency, arrivals)
+        asked = self.prompt_set if self.size is None else f"size={self.size}"
+        return (self.batch_size, asked, self.new_tokens, self.concurrency, arrivals)
 
 
 def work_name(group: Group) -> str:
-    """'short n=32 ': what requests of `group` complete; empty of a module."""
-    _, prompt_set, tokens, *_ = group
-    return "" if tokens is None else f"{prompt_set} n={tokens} "
+    """'short n=32 ': what requests of `group` complete; of a module 'size=128 ', or nothing."""
+    _, asked, tokens, *_ = group
+    return "".join(f"{one} " for one in (asked, tokens and f"n={tokens}") if one)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,16 +165,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Requests of the least number of rounds, warm-up not counted."""
         return self.rounds * sum(cell.requests for cell in self.cells)
 
-    def of_calls(self, calls: Mapping[int, int] | None = None) -> Plan:
-        """This plan for a module: each closed-loop cell once, without prompts and new tokens.
+    def of_calls(self, calls: Mapping[tuple[int, str | None], int] | None = None) -> Plan:
+        """This plan for a module: each closed-loop cell once in each size, without prompts and new tokens.
 
-        `calls` per request by batch size; None: they are not chosen yet, and 1.
+        `calls` per request by batch size and size; None: they are not chosen yet, and 1.
         """
         cells = dict[str, Cell]()
-        for cell in self.cells:
+        sizes = [None] if calls is None else dict.fromkeys(size for _, size in calls)
+        for size, cell in product(sizes, self.cells):
             if not cell.open_loop:
-                chosen = 1 if calls is None else calls[cell.batch_size]
-                made = msgspec.structs.replace(cell, prompt_set=None, new_tokens=None, calls=chosen)
+                asked = {"calls": 1 if calls is None else calls[cell.batch_size, size], "size": size}
+                made = msgspec.structs.replace(cell, prompt_set=None, new_tokens=None, **asked)
                 cells.setdefault(made.name, made)
         return msgspec.structs.replace(self, cells=tuple(cells.values()))
 

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import msgspec
 import polars as pl
 
-from loadtests.plan.cells import WORK
 from loadtests.report.words import WORDS, Words
 from loadtests.run.gates import CheckedRows, Gate
 from loadtests.run.resumption import recover
@@ -35,9 +34,9 @@ _Type = type[pl.DataType]
 _FIELDS: dict[str, _Type] = {
     "cell": pl.Categorical, "round": pl.Int32, "sequence": pl.Int32, "stage": pl.Categorical,
     "mode": pl.Categorical, "control": pl.Boolean, "batch_size": pl.Int32, "prompt_set": pl.Categorical,
-    "new_tokens": pl.Int32, "calls": pl.Int32, "concurrency": pl.Int32, "intended_start": pl.Float64,
-    "start": pl.Float64, "latency_seconds": pl.Float64, "latency_from_intended_seconds": pl.Float64,
-    "compared_seconds": pl.Float64,
+    "new_tokens": pl.Int32, "calls": pl.Int32, "size": pl.Categorical, "concurrency": pl.Int32,
+    "intended_start": pl.Float64, "start": pl.Float64, "latency_seconds": pl.Float64,
+    "latency_from_intended_seconds": pl.Float64, "compared_seconds": pl.Float64,
     "effective_mode": pl.Categorical,
     "load": pl.Float64, "rate": pl.Float64, "prompt_tokens": pl.Int32,
     "completion_tokens": pl.Int32, "padded_prompt_tokens": pl.Int32, "attended_tokens": pl.Int32,
@@ -186,7 +185,7 @@ class Results:
         """
         good = self.measured.with_columns(_visit_seconds().alias("visit_seconds"))
         words, phases = self.words, self.workload.phases
-        of_cell = ("mode", "effective_mode", "control", "batch_size", *WORK[self.workload.name])
+        of_cell = ("mode", "effective_mode", "control", *self.run.plan.cells[0].work)
         walls = [_mean_of(f"{one}_{part}") for one in phases for part in ("wall", "dispatch", "kernel")]
         first_token = [pl.col("time_to_first_token_seconds").median()] if words.has_tokens else []
         return (

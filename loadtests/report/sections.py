@@ -546,11 +546,12 @@ def _status(mode: str, status: dict[str, Any], words: Words) -> list[Text]:
     if status.get("state") == "failed":
         under = (f"failed, and was not measured: {in_short(status)}",)
     seconds = [c["seconds"] for c in status.get("compilations") or []] or status.get("compile_seconds")
+    again = f", recompiled {status['recompiles']} times" if status.get("recompiles") else ""
     texts = [
         *_parity(status.get("parity"))[: 3 if words.has_tokens else 2],
         f"{significant(warmup)} s" if warmup else "–",
         status.get("cache") or "–",
-        f"{len(seconds)} in {significant(sum(seconds))} s" if seconds else "–",
+        f"{len(seconds)} in {significant(sum(seconds))} s{again}" if seconds else "–",
         _cold_start(status),
         status.get("removes") or "",
     ]

@@ -179,9 +179,11 @@ def would_change(findings: Findings) -> str:
 
 def conditions(group: Group) -> str:
     """What else a group's cells have in common, besides their batch size."""
-    _, prompts, tokens, concurrency, *_ = group
-    work = "" if tokens is None else f"{prompts} prompts, {tokens} new tokens, "
-    return f"{work}concurrency {concurrency}"
+    _, asked, tokens, concurrency, *_ = group
+    work = [f"{asked} prompts", f"{tokens} new tokens"]
+    if tokens is None:  # of a module
+        work = [] if asked is None else [asked.replace("=", " ", 1)]
+    return ", ".join([*work, f"concurrency {concurrency}"])
 
 
 # Why.

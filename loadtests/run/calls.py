@@ -35,31 +35,37 @@ def of_module(target: Target, engine: Mapping[str, Any], plan: Plan, report: Cal
             f"leave {', '.join(map(str, missing))} out, or start the service with --batch-sizes "
             f"{','.join(map(str, sizes))}"
         )
+    forms: list[str | None] = engine.get("input_sizes") or [None]
     before = total_requests(target.metrics())
-    chosen = {size: _calls(target, size) for size in sizes}
+    chosen = {(batch, size): _calls(target, batch, size) for size in forms for batch in sizes}
     deadline = monotonic() + COUNTED_WITHIN_SECONDS
-    while total_requests(target.metrics()) < before + 2 * len(sizes) and monotonic() < deadline:
+    while total_requests(target.metrics()) < before + 2 * len(chosen) and monotonic() < deadline:
         sleep(0.1)
     found = plan.of_calls(chosen)
-    if left_out := len(plan.cells) - len(found.cells):
+    if left_out := len(plan.cells) - len(plan.of_calls().cells):
         report(f"a module has no prompts and no arrivals: {left_out} cells of the plan are left out")
-    each = ", ".join(f"{count} at batch {size}" for size, count in chosen.items())
+    each = ", ".join(
+        f"{count} at batch {batch}" + ("" if size is None else f" of size {size}")
+        for (batch, size), count in chosen.items()
+    )
     report(f"calls per request, in every mode: {each}")
     return found
 
 
-def _calls(target: Target, batch_size: int) -> int:
+def _calls(target: Target, batch_size: int, size: str | None) -> int:
     """Calls that take about CALLS_SECONDS together, 1 to MOST_CALLS, by two requests of eager."""
     found = 1
     for most in (FEW_CALLS, MOST_CALLS):
-        found = max(1, min(most, round(CALLS_SECONDS / _call_seconds(target, batch_size, found))))
+        found = max(1, min(most, round(CALLS_SECONDS / _call_seconds(target, batch_size, size, found))))
     return found
 
 
-def _call_seconds(target: Target, batch_size: int, calls: int) -> float:
+def _call_seconds(target: Target, batch_size: int, size: str | None, calls: int) -> float:
     """Of one of `calls` in a row. Raises TargetError where the service does not answer it."""
     path = FORWARD.route.format(mode=BASELINE)
-    body = {"batch_size": batch_size, "seed": 0, "calls": calls}
+    body: dict[str, int | str] = {"batch_size": batch_size, "seed": 0, "calls": calls}
+    if size is not None:
+        body["size"] = size
     status, text = target.post(path, body, TIMEOUT_SECONDS)
     if status != 200:
         raise TargetError(f"POST {path} at batch {batch_size} answered {status}: {text[:300]}")

@@ -40,7 +40,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request. Instants are Unix seconds; `status` 0: there was no response.
 
     Requests of one round with the same `index`, batch size and prompt set have the same prompts; of a module,
-    which makes `calls` calls in place of prompts and tokens, the same inputs. `load` or
+    which makes `calls` calls in place of prompts and tokens, the same inputs in each `size`. `load` or
     `rate` is that of an open-loop cell. Stage "sample" was sent before a block for the split of its steps,
     and is in no statistic of latency, as is what the profiler slowed down (`profiled`). `part` is the start
     of the sweep that it belongs to. The second group has the response's timings under their own names, absent
@@ -62,6 +62,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt_set: str | None = None
     new_tokens: int | None = None
     calls: int | None = None
+    size: str | None = None
     concurrency: int
     load: float | None
     rate: float | None = None

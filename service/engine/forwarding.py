@@ -20,7 +20,7 @@ from service.records import Job, Phase
 from service.step.buffers import ModuleArguments
 from service.step.callables import AnyStep
 from service.step.meters import Meter
-from service.step.module_inputs import ModuleInputs, WrongInputs
+from service.step.module_inputs import ModuleInputs, ShapeInputs, WrongInputs
 from service.step.module_step import as_json, leaves
 
 MOST_OUTPUT_NUMBERS = 1_000_000
@@ -55,7 +55,7 @@ class Forwarder:
         inputs.fill(found, work.seed if work.sent is None else None)
         feed_ns = perf_counter_ns() - made
         result.tokenise_ns = made - began + (0 if self._waits else feed_ns)
-        result.bucket = work.batch_size
+        result.bucket, result.size = work.batch_size, inputs.arguments.number
         try:
             step = steps["forward", work.batch_size]
             output = self._call(job, work.calls, step, inputs.arguments, result, meter, feed_ns)
@@ -64,7 +64,7 @@ class Forwarder:
         except JobEnded as end:
             result.kind = end.kind
 
-    def _made(self, work: ForwardWork) -> tuple[ModuleInputs, list[Any] | None]:
+    def _made(self, work: ForwardWork) -> tuple[ShapeInputs, list[Any] | None]:
         """The static inputs, and what to fill them with; None: they hold it. Raises JobError."""
         if work.batch_size not in self._inputs:
             sizes = ", ".join(map(str, sorted(self._inputs)))
@@ -74,8 +74,8 @@ class Forwarder:
                 "LAUNCHBOUND_BATCH_SIZES",
                 work.sent or "batch_size",
             )
-        inputs = self._inputs[work.batch_size]
         try:
+            inputs = self._inputs[work.batch_size].of(work.size)
             if work.inputs is not None:
                 return inputs, inputs.of_json(work.inputs)
             if work.safetensors is not None:
@@ -133,13 +133,14 @@ class Forwarder:
         )
 
     def warm_up_jobs(self, mode: str) -> Iterator[Job]:
-        """One at every batch size, so that the first of a client's finds what it needs."""
-        for batch in self._inputs:
-            yield local_job("warm-up", mode, [], 0, forward=ForwardWork(batch_size=batch, calls=2))
+        """One at every batch size and size, so that the first of a client's finds what it needs."""
+        for batch, inputs in self._inputs.items():
+            for size in inputs.by_size:
+                work = ForwardWork(batch_size=batch, size=size, calls=2)
+                yield local_job("warm-up", mode, [], 0, forward=work)
 
     def sizes(self, result: JobResult) -> dict[Phase, int]:
-        """A module's step has one shape at each batch size."""
-        return {}
+        return {"forward": result.size}
 
 
 def _encoded(output: Any) -> bytes:  # noqa: ANN401 - whatever a module returns

@@ -32,6 +32,7 @@ class JobResult:
     problem: Problem | None = None
     profile: list[StepProfile] | None = None
     bucket: int = 0
+    size: int = 0
     prompt_tokens: int = 0
     padded_prompt_tokens: int = 0
     attended_tokens: int = 0

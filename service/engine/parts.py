@@ -113,7 +113,8 @@ def build_parts(
     code = code_of(settings.cache_folder, settings.model)
     sizes = (settings.prefill_chunk, settings.context, settings.threads, settings.device)
     key = f"{loaded.content_hash} {loaded.precision.name} {sizes}"
-    shares = StepShares(code.parent, _no_samples(settings, loaded.device.type))
+    missing = _no_samples(settings, loaded.device.type)
+    shares = StepShares(code.parent, missing, apart=not workload.kind.tokens)
     retry = CacheRetry(code, key) if retries_cache else None
     warmup = Warmup(settings.modes, workload, announce, ColdStarts(code.parent, key), shares, retry)
     return EngineParts(settings, workload, warmup, shares, code)

@@ -332,7 +332,7 @@ class DeviceMeasurements:
 def step_dispatch(step: AnyStep, inputs: StepInputs, phase: Phase) -> float:
     """Host seconds of one warmed step, issued to an idle device: the median of CALLS."""
     arguments = inputs.measured(phase)
-    on_cuda = any(leaf.is_cuda for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor))
+    on_cuda = any(leaf.is_cuda for leaf in tree_leaves(tuple(arguments)) if isinstance(leaf, torch.Tensor))
     found: list[float] = []
     for _ in range(LEAD_STEPS_OF_DISPATCH + CALLS):
         if on_cuda:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -34,10 +35,15 @@ Key = tuple[str, Phase, int]
 
 
 class StepShares:
-    """Of all steps that `label` was told. `missing` is why nothing is sampled; None where it is."""
+    """Of all steps that `label` was told. `missing` is why nothing is sampled; None where it is.
 
-    def __init__(self, folder: Path, missing: str | None = None) -> None:
+    `apart`: a step's sizes are not alike, as those of a module: no share is of several, and `splits` are of
+    size 0, the first.
+    """
+
+    def __init__(self, folder: Path, missing: str | None = None, apart: bool = False) -> None:
         self.missing = missing
+        self._apart = apart
         self._sampler: CpuSampler | None = None
         if missing is None:
             try:
@@ -109,7 +115,8 @@ class StepShares:
         counted = self._counted(samples)
         for (key, size), counts in counted.items():
             self._of_size[key, size].add(counts)
-        for key, counts in _of_all_sizes(counted).items():
+        usual = {one: counts for one, counts in counted.items() if not (self._apart and one[1])}
+        for key, counts in _of_all_sizes(usual).items():
             self._of_key[key].add(counts)
         self._add_walls(slowed)
         if self._sampler.lost or not own:
@@ -118,11 +125,12 @@ class StepShares:
 
     def newest(self, mode: str, phase: Phase, bucket: int, size: int | None = None) -> SampleCounts | None:
         """The samples that the share of a step rests on now: of steps of that `size` (`step_size`), if they
-        have enough, else of all sizes. None where there are none.
+        have enough or sizes are `apart`, else of all sizes. None where there are none.
         """
         key = mode, phase, bucket
         of_size = self._of_size[key, size].newest if size is not None else SampleCounts()
-        counts = of_size if of_size.kernel + of_size.host >= ENOUGH else self._of_key[key].newest
+        own = of_size.kernel + of_size.host >= ENOUGH or (self._apart and size is not None)
+        counts = of_size if own else self._of_key[key].newest
         return counts if counts.kernel + counts.host else None
 
     def splits(self, mode: str) -> list[StepSplit]:
@@ -132,18 +140,19 @@ class StepShares:
     def burst(
         self, steps: Mapping[tuple[Phase, int], AnyStep], inputs: Mapping[int, StepInputs]
     ) -> Iterator[None]:
-        """Sample each of `steps` for BURST_SECONDS; yields after each."""
+        """Sample each of `steps` for BURST_SECONDS in each size that is compiled for; yields after each."""
         if self._sampler is None:
             return
         for (phase, bucket), step in steps.items():
-            arguments = inputs[bucket].measured(phase)
-            for _ in range(LEAD_STEPS_OF_PREFILL if phase == "prefill" else LEAD_STEPS):
-                step(*arguments)
-            with self.sampling(SAMPLES_PER_SECOND):
-                ends_ns = perf_counter_ns() + BURST_SECONDS * 1e9
-                while perf_counter_ns() < ends_ns:
-                    self.labels.call(step, arguments)
-            yield
+            own = inputs[bucket]
+            for arguments in (own.measured(phase), *islice(own.shapes(phase), 1, own.apart)):
+                for _ in range(LEAD_STEPS_OF_PREFILL if phase == "prefill" else LEAD_STEPS):
+                    step(*arguments)
+                with self.sampling(SAMPLES_PER_SECOND):
+                    ends_ns = perf_counter_ns() + BURST_SECONDS * 1e9
+                    while perf_counter_ns() < ends_ns:
+                        self.labels.call(step, arguments)
+                yield
 
     def _counted(self, samples: list[tuple[int, Place]]) -> dict[tuple[Key, int], SampleCounts]:
         by_label: dict[int, Counter[str]] = {}

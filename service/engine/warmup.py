@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from time import perf_counter
 
 import msgspec
@@ -117,7 +118,7 @@ class Warmup:
                     misses = read_compile_counts()
                     step = self._workload.build(configured.mode)
                     try:
-                        seconds = self._first_call(step, phase, bucket)
+                        seconds, _ = self._first_calls(step, phase, bucket)
                         self._later_calls(effect, step, phase, bucket)
                     except BREAKS:
                         yield name, None  # the engine says so of the mode, or compiles it with breaks
@@ -245,8 +246,7 @@ class Warmup:
             misses = read_compile_counts()
             if configured.breaks is not None:
                 configured.breaks.begin()
-            first = self._first_call(step, phase, bucket)
-            graphs = misses.increase().graphs
+            first, graphs = self._first_calls(step, phase, bucket)
             configured.first_graphs += graphs
             if configured.breaks is not None:
                 configured.breaks.end(graphs)
@@ -274,16 +274,23 @@ class Warmup:
             yield
         return seconds
 
-    def _first_call(self, step: AnyStep, phase: Phase, bucket: int) -> float:
-        """Call `step` in its largest shape; returns the seconds that took."""
-        self._inputs[bucket].prepare()
-        arguments = next(iter(self._inputs[bucket].shapes(phase)))
+    def _first_calls(self, step: AnyStep, phase: Phase, bucket: int) -> tuple[float, int]:
+        """Call `step` in its largest shape, or in each that is compiled for: the seconds that took, and the
+        graphs of the first. Those of others are recompilations.
+        """
+        own = self._inputs[bucket]
+        own.prepare()
+        first, *others = islice(own.shapes(phase), own.apart)
+        before = read_compile_counts()
         began = perf_counter()
-        step(*arguments)
-        return perf_counter() - began
+        step(*first)
+        graphs = before.increase().graphs
+        for arguments in others:
+            step(*arguments)
+        return perf_counter() - began, graphs
 
     def _later_calls(self, effect: Effect, step: AnyStep, phase: Phase, bucket: int) -> int:
-        """Call `step`, after its first call, in its shapes until it is final; returns how many there are."""
+        """Call `step`, after its first calls, in its shapes until it is final; returns how many there are."""
         shapes: list[StepArguments] = list(self._inputs[bucket].shapes(phase))
         if effect.graph_replay:
             for arguments in shapes:
@@ -294,7 +301,7 @@ class Warmup:
             for arguments in shapes[1:]:
                 step(*arguments)
         else:
-            # Its first call is final; another shape shows that one compilation serves all of them.
+            # Its first calls are final; another shape shows that one compilation serves all of them.
             step(*shapes[-1])
         return len(shapes)
 

@@ -138,8 +138,9 @@ class Forward:
     def described(self) -> dict[str, Any]:
         inputs = "; ".join(f"batch {batch}: {own}" for batch, own in sorted(self.inputs.items()))
         nothing = dict.fromkeys(("layers", "width", "context", "prefill_chunk"), 0)
-        place = self.inputs[min(self.inputs)].batch_place
-        return {"workload": self.kind.name, "inputs": inputs, "batch_place": place, **nothing}
+        place = self.inputs[min(self.inputs)].first.batch_place
+        forms = {"batch_place": place, "input_sizes": list(self.loaded.user.sizes)}
+        return {"workload": self.kind.name, "inputs": inputs, **forms, **nothing}
 
     @property
     def weight_bytes(self) -> int:

@@ -81,10 +81,11 @@ class ServedRequests(Listener):
         self.observed += 1
         mode, bucket, main = timing.job.mode, outcome.batch_bucket, getattr(engine, self._workload.main)
         kernel, dispatch = main.kernel_seconds, main.dispatch_seconds
-        if kernel is not None and dispatch is not None and engine.dispatch_source != "attached":
+        work = _work_of(timing)
+        first = work.size is None and engine.dispatch_source != "attached"
+        if first and kernel is not None and dispatch is not None:
             kernels, dispatches = self._sums.get((mode, bucket), (0.0, 0.0))
             self._sums[mode, bucket] = kernels + kernel, dispatches + dispatch
-        work = _work_of(timing)
         served = self._served.setdefault(work, deque(maxlen=REQUESTS_KEPT))
         self._served.move_to_end(work)
         if len(self._served) > WORKS_KEPT:
@@ -120,7 +121,7 @@ class ServedRequests(Listener):
         found = {
             work: aligned_rounds(self._recent(served), modes)
             for work, served in reversed(self._served.items())
-            if work.bucket == bucket
+            if work.bucket == bucket and work.size is None
         }
         work = max(found, key=lambda work: len(found[work][modes[0]]), default=None)
         rounds = 0 if work is None else len(found[work][modes[0]])
@@ -133,7 +134,8 @@ class ServedRequests(Listener):
         return (request for request in served if request.ended_seconds >= oldest)
 
     def _remedy(self, batch_size: int, bucket: int, modes: Sequence[str], rounds: int) -> str:
-        works = [served for work, served in self._served.items() if work.bucket == bucket]
+        of_bucket = ((work, served) for work, served in self._served.items() if work.bucket == bucket)
+        works = [served for work, served in of_bucket if work.size is None]
         seen = {request.mode for served in works for request in self._recent(served)}
         missing = [mode for mode in modes if mode not in seen]
         why = f"no request ran in {', '.join(missing)}"
@@ -215,10 +217,14 @@ WINDOW_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What requests have in common whose durations can be compared; `compared` is in words."""
+    """What requests have in common whose durations can be compared; `compared` is in words.
+
+    `size`: of a module's sizes one that is not the first. There is no advice on those.
+    """
 
     bucket: int
     compared: str
+    size: str | None = None
 
 
 def _work_of(timing: RequestTiming) -> Work:
@@ -228,7 +234,7 @@ def _work_of(timing: RequestTiming) -> Work:
         return Work(bucket, f"a whole request ({tokens}, {_options_of(job)})")
     inputs = "its own inputs" if job.forward.sent is None else "inputs that were sent"
     what = "a whole request" if timing.calls_seconds is None else "a call"
-    return Work(bucket, f"{what} ({job.forward.calls} calls in a row on {inputs})")
+    return Work(bucket, f"{what} ({job.forward.calls} calls in a row on {inputs})", job.forward.size)
 
 
 def _options_of(job: Job) -> str:

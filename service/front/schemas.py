@@ -160,11 +160,24 @@ def _without_default(schema: JsonDict) -> None:
     del schema["default"]
 
 
+_SIZE: JsonDict = {"type": ["integer", "string", "null"], "maxLength": 32}
+
+
+def _as_size(value: object) -> object:
+    value = whole(value)
+    if isinstance(value, bool) or not isinstance(value, int | str | None):
+        raise ValueError("send a whole number or a text, one of the module's sizes")
+    return value if value is None else str(value)
+
+
 class Calls(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = Field(
         default=0, description="Of the inputs that the module makes itself."
+    )
+    size: Annotated[str | None, BeforeValidator(_as_size), WithJsonSchema(_SIZE)] = Field(
+        default=None, description="One of the module's sizes, if it has some; the first, if left out."
     )
     calls: Annotated[int, Field(ge=1, le=MAX_CALLS), WHOLE] = Field(
         default=1, description="In a row, on the same inputs; timings are their sums."

@@ -18,11 +18,22 @@ Arguments = tuple[Tensor, Tensor, Tensor, Cache]
 ModuleArguments = tuple[tuple[Any, ...], dict[str, Any]]
 """What a step of a module is called with: the positional arguments of its forward, and those by name."""
 
+
+class SizedArguments(ModuleArguments):
+    """Those of one size; `number` is its place among the sizes of the module, from 0."""
+
+    number = 0
+
+
 StepArguments = Arguments | ModuleArguments
 
 
 class StepInputs(Protocol):
     """The static inputs of a step at one batch size: every mode is called on the same ones."""
+
+    @property
+    def apart(self) -> int:
+        """How many of the first `shapes` are each compiled for; they serve the others too."""
 
     def prepare(self) -> object:
         """Set what a first call reads."""
@@ -68,6 +79,11 @@ class Buffers:
     last: Tensor
     one: Tensor
     caches: Mapping[int, Cache]
+
+    @property
+    def apart(self) -> int:
+        """1: sizes are symbolic."""
+        return 1
 
     @property
     def cache(self) -> Cache:

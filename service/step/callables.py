@@ -46,12 +46,14 @@ InjectedWork = Callable[[], object]
 
 class StepForm(NamedTuple):
     """What a step is made with: `forward`, of a model, with a name and a code object of its own; `packaged`,
-    of a model, as a package with options; `taped`, around a step, frees what autograd has recorded in it.
+    of a model, as a package with options; `taped`, around a step, frees what autograd has recorded in it;
+    `frozen`, around a compiled step, has it compiled with constant weights.
     """
 
     forward: Callable[[Any, str], AnyStep]
     packaged: Callable[[nn.Module, dict[str, Any]], AnyStep]
     taped: Callable[[AnyStep], AnyStep]
+    frozen: Callable[[AnyStep], AnyStep]
 
 
 def build_step(
@@ -82,7 +84,7 @@ def step_of(
     if effect.compile is not None:
         step = torch.compile(step, **effect.compile)
         if effect.freezes:
-            step = _frozen(step)
+            step = form.frozen(step)
     if effect.captured:
         step = captured_step(step, record_cuda_graph)
     if injected is not None:
@@ -195,7 +197,7 @@ def packaged_step(model: nn.Module, options: dict[str, Any]) -> Step:
     return step
 
 
-SERVED = StepForm(forward_of, packaged_step, _taped)
+SERVED = StepForm(forward_of, packaged_step, _taped, _frozen)
 """A step of a language model, called with the tensors of `service.step.buffers`."""
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from service.records import Phase, SampleCounts
-from service.step.buffers import StepArguments
+from service.step.buffers import SizedArguments, StepArguments
 from service.step.callables import AnyStep
 from service.step.trace import StepShape, mark_name
 
@@ -94,10 +94,15 @@ SIZE_BITS = 16
 """A label is the step's number, below 2 ** SIZE_BITS, and above that its size."""
 
 
+def number_of(arguments: StepArguments) -> int:
+    """Of the size of a module's arguments; 0 of others."""
+    return arguments.number if isinstance(arguments, SizedArguments) else 0
+
+
 def step_shape(arguments: StepArguments) -> StepShape:
-    """Zeros of a module's step, which has one shape at each batch size."""
+    """Of a module's step 0, and the number of its size."""
     if len(arguments) == 2:
-        return StepShape(0, 0)
+        return StepShape(0, number_of(arguments))
     tokens, _, _, cache = arguments
     return StepShape(tokens.shape[1], cache[0][0].shape[1])
 
@@ -131,6 +136,8 @@ class StepLabels:
         if newest is None or newest[0] is not step or newest[1] is not arguments:
             calls = self._calls.get(step) or _Calls(0)
             label = calls.number and calls.number | step_size(arguments) << SIZE_BITS
+            if number_of(arguments):
+                calls = _Calls(0)  # the mean time of a module's step is of its first size
             newest = self._newest = step, arguments, label, calls
         _, _, label, calls = newest
         cell = self._cell

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from models.workload import ModuleError, UserModule
 from service.forward_records import BatchPlace
 from service.records import Phase
-from service.step.buffers import ModuleArguments, static
+from service.step.buffers import ModuleArguments, SizedArguments, static
 from service.step.module_step import dtype_name, leaves
 
 SEED = 0
@@ -34,17 +34,18 @@ class WrongInputs(ValueError):
         self.field = field
 
 
-class ModuleInputs:
-    """Fulfils `StepInputs` for `user`'s module at `batch`.
+class ShapeInputs:
+    """The static inputs of `user`'s module at `batch`, in one of its sizes, if it has some.
 
     Every mode reads the same tensors, at the same addresses. Others are copied into them. Raises ModuleError
     where the user's function fails, or gives other shapes for another seed.
     """
 
-    def __init__(self, user: UserModule, batch: int) -> None:
+    def __init__(self, user: UserModule, batch: int, size: str | None = None) -> None:
         self._user = user
         self._batch = batch
-        example = user.inputs(batch, SEED)
+        self._size = size
+        example = user.inputs(batch, SEED, size)
         self._leaves, self._tree = tree_flatten((tuple(example.args), dict(example.kwargs)))
         # Clones made here are of no inference mode: grad mode needs them as well. They have no holes and
         # share no memory, so that they can be written.
@@ -52,25 +53,13 @@ class ModuleInputs:
             self._leaves = [
                 static(leaf.detach().clone()) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves
             ]
-        self.arguments: ModuleArguments = tree_unflatten(self._leaves, self._tree)
+        self.arguments = SizedArguments(tree_unflatten(self._leaves, self._tree))
+        self.arguments.number = user.sizes.index(size) if size is not None else 0
         self._seed: int | None = SEED
         self.of_seed(OTHER_SEEDS[0])
 
     def prepare(self) -> None:
         self.fill(self.of_seed(SEED), SEED)
-
-    def shapes(self, phase: Phase) -> Iterator[ModuleArguments]:
-        yield self.arguments
-
-    def measured(self, phase: Phase) -> ModuleArguments:
-        self.prepare()
-        return self.arguments
-
-    def varied(self) -> Iterator[ModuleArguments]:
-        """Those of OTHER_SEEDS, one after the other in the same tensors."""
-        for seed in OTHER_SEEDS:
-            self.fill(self.of_seed(seed), seed)
-            yield self.arguments
 
     def of_seed(self, seed: int) -> list[Any] | None:
         """What the module's own function gives for `seed`, for `fill`; None where that is what they hold.
@@ -79,11 +68,12 @@ class ModuleInputs:
         """
         if seed == self._seed:
             return None
-        example = self._user.inputs(self._batch, seed)
+        example = self._user.inputs(self._batch, seed, self._size)
         found, tree = tree_flatten((tuple(example.args), dict(example.kwargs)))
         if tree != self._tree or [_kind(leaf) for leaf in found] != [_kind(leaf) for leaf in self._leaves]:
+            called = ", ".join(map(str, (self._batch, seed, self._size)[: 2 if self._size is None else 3]))
             raise ModuleError(
-                f"inputs({self._batch}, {seed}) of {self._user.name} gives {_described(example)}, and with "
+                f"inputs({called}) of {self._user.name} gives {_described(example)}, and with "
                 f"seed {SEED} {self}: give the same shapes, dtypes and other values for every seed"
             )
         return found
@@ -148,6 +138,54 @@ class ModuleInputs:
 
     def __str__(self) -> str:
         return _described(self.arguments)
+
+
+class ModuleInputs:
+    """Fulfils `StepInputs` for `user`'s module at `batch`: the inputs of each of its sizes, or the only ones.
+
+    Each size is a shape that is compiled for. Raises what `ShapeInputs` raises.
+    """
+
+    def __init__(self, user: UserModule, batch: int) -> None:
+        self.by_size = {size: ShapeInputs(user, batch, size) for size in user.sizes or (None,)}
+        self.first = next(iter(self.by_size.values()))
+
+    @property
+    def apart(self) -> int:
+        return len(self.by_size)
+
+    def of(self, size: str | None) -> ShapeInputs:
+        """Those of `size`; None: of the first. Raises WrongInputs."""
+        if size is None:
+            return self.first
+        if size not in self.by_size:
+            sizes = ", ".join(one for one in self.by_size if one is not None)
+            raise WrongInputs("size", f"send one of {sizes}" if sizes else "there is none: leave it out")
+        return self.by_size[size]
+
+    def prepare(self) -> None:
+        for one in self.by_size.values():
+            one.prepare()
+
+    def shapes(self, phase: Phase) -> Iterator[ModuleArguments]:
+        for one in self.by_size.values():
+            yield one.arguments
+
+    def measured(self, phase: Phase) -> ModuleArguments:
+        """Those of the first size."""
+        self.prepare()
+        return self.first.arguments
+
+    def varied(self) -> Iterator[ModuleArguments]:
+        """Those of OTHER_SEEDS, one after the other in the same tensors."""
+        for one in self.by_size.values():
+            for seed in OTHER_SEEDS:
+                one.fill(one.of_seed(seed), seed)
+                yield one.arguments
+
+    def __str__(self) -> str:
+        sized = [str(one) if size is None else f"size {size}: {one}" for size, one in self.by_size.items()]
+        return ", ".join(sized)
 
 
 def _described(arguments: Any) -> str:  # noqa: ANN401 - args and kwargs

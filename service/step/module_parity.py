@@ -15,7 +15,7 @@ from service.records import Attention, Parity, Phase
 from service.step.callables import AnyStep
 from service.step.device import is_device_lost, is_out_of_memory
 from service.step.loaded_model import Precision
-from service.step.module_inputs import ModuleInputs
+from service.step.module_inputs import ModuleInputs, ShapeInputs
 from service.step.module_step import leaves
 from service.step.parity import OUT_OF_PARITY, Unservable, worst
 
@@ -73,22 +73,26 @@ class ModuleParityCheck:
     def __init__(
         self, user: UserModule, inputs: Mapping[int, ModuleInputs], eager: AnyStep, precision: Precision
     ) -> None:
-        self._inputs = inputs
+        self._inputs = [
+            (f"batch {batch}" if size is None else f"batch {batch} of size {size}", batch, own)
+            for batch, every in inputs.items()
+            for size, own in every.by_size.items()
+        ]
         self._tolerances = Tolerances.of(user, precision)
         self._wrong: str | None = None
-        self._reference: dict[int, list[tuple[str, Any]]] = {}
-        for batch, own in inputs.items():
+        self._reference: list[list[tuple[str, Any]]] = []
+        for at, _, own in self._inputs:
             try:
-                self._reference[batch] = self._repeated(user, own, eager, batch)
+                self._reference.append(self._repeated(user, own, eager, at))
             except Unservable:
                 raise
             except Exception as error:
                 if is_device_lost(error):
                     raise
-                raise Unservable(_unservable(user.name, batch, error)) from error
+                raise Unservable(_unservable(user.name, at, error)) from error
 
     def _repeated(
-        self, user: UserModule, inputs: ModuleInputs, eager: AnyStep, batch: int
+        self, user: UserModule, inputs: ShapeInputs, eager: AnyStep, at: str
     ) -> list[tuple[str, Any]]:
         """What eager returns, twice alike; clones, by name."""
         first = _cloned(_called(eager, inputs))
@@ -112,7 +116,7 @@ class ModuleParityCheck:
         if not verdict.passed:
             raise Unservable(
                 f"{user.name} is not deterministic, so that modes cannot be compared: two calls of eager at "
-                f"batch {batch} on the same inputs differ ({wrong}). {_random(user.module)}: turn it off, or "
+                f"{at} on the same inputs differ ({wrong}). {_random(user.module)}: turn it off, or "
                 "pass the random numbers as an input"
             )
         return first
@@ -121,13 +125,12 @@ class ModuleParityCheck:
         """The verdict on `steps`, by phase and batch size, over all batch sizes."""
         verdicts = []
         self._wrong = None
-        for batch, reference in self._reference.items():
-            verdict, wrong = compare_trees(
-                reference, _called(steps["forward", batch], self._inputs[batch]), self._tolerances
-            )
+        for reference, (at, batch, own) in zip(self._reference, self._inputs, strict=True):
+            found = _called(steps["forward", batch], own)
+            verdict, wrong = compare_trees(reference, found, self._tolerances)
             verdicts.append(verdict)
             if wrong is not None and self._wrong is None:
-                self._wrong = f"out of parity with eager at batch {batch}: {wrong}"
+                self._wrong = f"out of parity with eager at {at}: {wrong}"
         return worst(verdicts)
 
     def wrong(self, verdict: Parity) -> str | None:
@@ -135,7 +138,7 @@ class ModuleParityCheck:
         return None if verdict.passed else self._wrong or OUT_OF_PARITY
 
 
-def _called(step: AnyStep, inputs: ModuleInputs) -> list[tuple[str, Any]]:
+def _called(step: AnyStep, inputs: ShapeInputs) -> list[tuple[str, Any]]:
     inputs.prepare()
     return list(leaves(step(*inputs.arguments), OUTPUT))
 
@@ -155,13 +158,12 @@ def _refuse_unknown(name: str, found: list[tuple[str, Any]]) -> None:
         raise Unservable(f"{name} returns no tensor: return what it computes")
 
 
-def _unservable(name: str, batch: int, error: Exception) -> str:
+def _unservable(name: str, at: str, error: Exception) -> str:
     if is_out_of_memory(error):
         return (
-            f"{name} at batch {batch} needs more memory than there is ({error}): "
-            "set LAUNCHBOUND_BATCH_SIZES to less"
+            f"{name} at {at} needs more memory than there is ({error}): set LAUNCHBOUND_BATCH_SIZES to less"
         )
-    return f"{name} cannot be called at batch {batch} in eager: {explain(error)}"
+    return f"{name} cannot be called at {at} in eager: {explain(error)}"
 
 
 def _random(module: nn.Module) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch._inductor import config as inductor_config
 from torch.utils._pytree import tree_leaves, tree_map_only, tree_unflatten, treespec_loads
 
 from service.step.callables import AnyStep, Exported, StepForm, load_package, unpacking
@@ -53,28 +54,43 @@ def detached(tree: Any) -> Any:  # noqa: ANN401 - any tree
 
 
 def packaged_module(module: nn.Module, options: dict[str, Any]) -> ModuleStep:
-    """As `callables.packaged_step`. Trees are taken apart once: the arguments are the same at every call."""
-    known: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-    tensors: list[Tensor] = []
-    run: Callable[[list[Tensor]], list[Tensor]]
-    results: Any = None
+    """As `callables.packaged_step`, a package for each size. Trees are taken apart once: the arguments of a
+    size are the same at every call, and kept.
+    """
+    known: dict[tuple[int, int], tuple[Callable[[list[Tensor]], list[Tensor]], list[Tensor], Any, Any]] = {}
 
     def step(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        nonlocal known, tensors, run, results
-        if known is not None and known[0] is args and known[1] is kwargs:
+        found = known.get((id(args), id(kwargs)))
+        if found is not None:
+            run, tensors, results, _ = found
             return tree_unflatten(run(list(tensors)), results)
         with unpacking():
             package = load_package(module, options, Exported(module, args, kwargs))
             run, results = package.boxed_run, treespec_loads(package.get_call_spec()[1])
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-            found = tree_unflatten(run(list(tensors)), results)
-        known = args, kwargs
-        return found
+            returned = tree_unflatten(run(list(tensors)), results)
+        known[id(args), id(kwargs)] = run, tensors, results, (args, kwargs)
+        return returned
 
     return step
 
 
-MODULE = StepForm(forward_of_module, packaged_module, taped_module)
+def frozen_module(run: AnyStep) -> ModuleStep:
+    """`run`, compiled with constant weights at its first call in each size, whose arguments are kept."""
+    compiled: dict[tuple[int, int], Any] = {}
+
+    def frozen(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        if (id(args), id(kwargs)) in compiled:
+            return run(args, kwargs)
+        with inductor_config.patch(freezing=True):
+            result = run(args, kwargs)
+        compiled[id(args), id(kwargs)] = args, kwargs
+        return result
+
+    return frozen
+
+
+MODULE = StepForm(forward_of_module, packaged_module, taped_module, frozen_module)
 """A step of a user's module, called with its arguments."""
 
 

@@ -208,7 +208,7 @@ def profile_steps(step: AnyStep, plan: Sequence[tuple[StepArguments, int]]) -> l
     """Profile a warm step in one session, each call alone on the device: with each of the arguments in `plan`
     as often as it says.
     """
-    device = next(leaf.device for leaf in tree_leaves(plan[0][0]) if isinstance(leaf, torch.Tensor))
+    device = next(leaf.device for leaf in tree_leaves(tuple(plan[0][0])) if isinstance(leaf, torch.Tensor))
     calls: list[MarkedCall] = []
     for arguments, count in plan:
         step(*arguments)

@@ -16,12 +16,13 @@ from safetensors.torch import save as as_file
 from torch import Tensor
 
 from models.workload import ModuleError, load_module
-from service.engine import loop
+from service.engine import loop, warmup
 from service.engine.forwarding import Forwarder
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.job import JobResult
 from service.engine.loop import Engine
 from service.engine.text import JobError
+from service.engine.workload import Forward
 from service.forward_records import BatchPlace, ForwardWork
 from service.front.supervisor import EXIT_BAD_SETTINGS
 from service.records import EngineSettings, EngineStatus, Job, Outcome
@@ -128,6 +129,58 @@ def test_a_mode_breaks_the_graph_where_it_must_and_says_where(tmp_path: Path, mo
     assert failed.detail is not None
     assert f"odd.py:{line})" in failed.detail
     assert "\n" not in failed.detail
+
+
+@pytest.mark.slow
+@pytest.mark.compiles
+@pytest.mark.parametrize("mode", ["compiled", "max-autotune", "aot-inductor"])
+def test_each_size_is_compiled_for_at_warm_up_and_served_with_its_own_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    jobs = [called(mode, 4, size=size, seed=2, outputs=True) for size in (None, "3", "5")]
+    counts: list[Any] = []
+    unlike = warmup.unlike
+
+    def seen(effect: Any, callables: int, found: Any) -> Any:
+        counts.append(found)
+        return unlike(effect, callables, found)
+
+    monkeypatch.setattr(warmup, "unlike", seen)
+    inbox = serve(tmp_path, "sized", jobs, modes=["eager", mode])
+    status = inbox.modes[mode]
+    assert (status.state, status.graph_breaks) == ("ready", 0), status.detail
+    # Two callables, each once more for the second size; a package is of one size, and none is recompiled.
+    assert status.recompiles == (0 if mode == "aot-inductor" else 2)
+    if mode == "max-autotune":
+        assert counts[-1].frozen == counts[-1].wrappers == 4
+    assert status.parity is not None
+    assert status.parity.passed
+    assert status.parity.positions == 2 * (1 + 4) * 64
+    assert {(split.phase, split.batch) for split in status.splits} == {("forward", 1), ("forward", 4)}
+    user = load_module(named("sized"), CPU, torch.float32)
+    for outcome, size in zip(inbox.outcomes, (None, "3", "5"), strict=True):
+        found = torch.tensor(outputs_of(outcome)["data"])
+        assert found.allclose(user.module(*user.inputs(4, 2, size).args), atol=1e-5)
+        assert outcome.timings is not None
+        assert outcome.timings.forward.dispatch_seconds is not None
+
+
+def test_the_engine_names_its_sizes(tmp_path: Path) -> None:
+    described = Forward.open(settings(tmp_path, "sized")).described()
+    assert described["input_sizes"] == ["3", "5"]
+    sized = "size 3: inputs[0] float32 [1, 3, 8], size 5: inputs[0] float32 [1, 5, 8]"
+    assert described["inputs"].startswith(f"batch 1: {sized}; batch 4: size 3")
+
+
+def test_a_size_that_the_module_has_not_is_refused_with_those_that_it_has() -> None:
+    assert refusal(called(size="4"), "sized")[1:] == ("size: send one of 3, 5", "size")
+    assert refusal(called(size="4"))[1:] == ("size: there is none: leave it out", "size")
+
+
+def test_inputs_are_checked_against_those_of_their_size() -> None:
+    rows = [[[0.5] * 8] * 5] * 4
+    assert forwarded(given([rows], size="5"), "sized").forward.steps == 1
+    assert "expected float32 of shape [4, 3, 8]" in refusal(given([rows]), "sized")[1]
 
 
 REFUSED = {
@@ -386,7 +439,7 @@ def test_a_file_of_another_format_is_refused() -> None:
 
 def test_a_tree_of_tensors_is_refused_as_safetensors_and_its_batch_is_found() -> None:
     user = load_module(named("crosswise"), CPU, torch.float32)
-    inputs = ModuleInputs(user, 4)
+    inputs = ModuleInputs(user, 4).first
     assert inputs.batch_place == BatchPlace(path=[1, "both", 0], dimension=1)
     with pytest.raises(WrongInputs, match="safetensors: argument 1 is a tree of tensors: send inputs"):
         inputs.of_safetensors(as_file({"1": FLOATS}))

@@ -35,6 +35,7 @@ from service.records import (
     ToFront,
 )
 from service.step import meters
+from service.step.buffers import SizedArguments
 from service.step.callables import Step
 from service.step.meters import HostMeter, Meter, Readings
 from tests.engine.serving import PROMPT, settings
@@ -156,6 +157,30 @@ def test_a_step_of_another_size_has_its_own_samples_where_they_are_enough(
     assert of_size[64] == SampleCounts(kernel=300, host=100)
     assert of_size[16] == SampleCounts(kernel=ENOUGH // 2, host=ENOUGH // 2)
     assert of_size[32] == of_size[8] == shares.newest("eager", "prefill", 1) == of_all
+
+
+def test_sizes_that_are_not_alike_share_no_samples_and_the_split_is_of_the_first(
+    sampler: FakeSampler,
+) -> None:
+    shares = StepShares(Path(), apart=True)
+    sides = {"now": seen_in(sampler)}
+    step = lambda *given: sides["now"](*given)  # noqa: E731 - one step, of which each size is seen elsewhere
+    shares.add("eager", {("forward", 4): step})
+    meter, readings = HostMeter(shares.labels), Readings()
+    sized = [SizedArguments(((), {})) for _ in range(3)]
+    with shares.sampling() as found:
+        for number, seen in enumerate([{"kernel": 3, "host": 1}, {"host": 5}]):
+            sized[number].number, sides["now"] = number, seen_in(sampler, **seen)
+            for _ in range(ENOUGH):
+                meter.run(step, sized[number], readings)
+    assert found == {("eager", "forward", 4): SampleCounts(kernel=3 * ENOUGH, host=6 * ENOUGH)}
+    of_size = [shares.newest("eager", "forward", 4, size) for size in range(3)]
+    first = SampleCounts(kernel=3 * ENOUGH, host=ENOUGH)
+    assert of_size == [first, SampleCounts(host=5 * ENOUGH), None]
+    split = only_split(shares)
+    assert split.newest == first
+    calls = readings.call[:ENOUGH]
+    assert split.step_seconds == pytest.approx(sum(calls) / ENOUGH / 1e9)
 
 
 def test_a_step_that_raises_is_left_and_its_samples_count(shares: StepShares, sampler: FakeSampler) -> None:

@@ -79,6 +79,12 @@ def put_batch(front: Front, patched: pytest.MonkeyPatch, place: BatchPlace | Non
     patched.setattr(client, "engine", msgspec.structs.replace(client.engine, batch_place=place))
 
 
+def put_sizes(front: Front, patched: pytest.MonkeyPatch, sizes: list[str]) -> None:
+    client = front.state.client
+    assert client.engine is not None
+    patched.setattr(client, "engine", msgspec.structs.replace(client.engine, input_sizes=sizes))
+
+
 def file_of(**shapes: list[int]) -> bytes:
     """A safetensors file of bytes, all 0."""
     return save({name: numpy.zeros(shape, numpy.uint8) for name, shape in shapes.items()})
@@ -205,6 +211,34 @@ def test_safetensors_without_a_batch_where_the_module_has_it_are_refused(
     assert error["message"].startswith(f"safetensors: {said}")
 
 
+@pytest.mark.parametrize(("asked", "sent"), [(512, "512"), ("512", "512"), (128, None), (None, None)])
+def test_a_size_reaches_the_engine_and_the_first_is_that_of_no_size(
+    module: Front, monkeypatch: pytest.MonkeyPatch, asked: object, sent: str | None
+) -> None:
+    put_sizes(module, monkeypatch, ["128", "512"])
+    jobs: list[Job] = []
+    submit = module.state.client.submit
+    monkeypatch.setattr(module.state.client, "submit", lambda job, follows: jobs.append(job) or submit(job))
+    assert call(module, size=asked).status_code == 200
+    compare = {**WORK, "size": asked, "modes": ["eager"], "repeats": 1}
+    assert module.http.post(COMPARE, json=compare).status_code == 200
+    assert [job.forward and job.forward.size for job in jobs] == [sent] * len(jobs)
+    assert len(jobs) >= 2
+
+
+def test_a_size_that_is_not_served_is_refused_with_those_that_are(
+    module: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = refused(call(module, size=3), 422)
+    assert (error["param"], error["message"]) == (
+        "size", "size: '3' is not served here: the module has none: leave it out",
+    )  # fmt: skip
+    put_sizes(module, monkeypatch, ["128", "512"])
+    for path in (PATH, COMPARE):
+        error = refused(module.http.post(path, json={**WORK, "size": "3"}), 422)
+        assert error["message"] == "size: '3' is not served here: send one of 128, 512"
+
+
 # ---------------------------------------------------------------- what is refused
 
 BAD_FIELDS: dict[str, tuple[str, dict[str, object]]] = {
@@ -215,6 +249,7 @@ BAD_FIELDS: dict[str, tuple[str, dict[str, object]]] = {
     "no calls": ("calls", {**WORK, "calls": 0}),
     "too many calls": ("calls", {**WORK, "calls": MAX_CALLS + 1}),
     "too many profiled calls": ("calls", {**WORK, "calls": MAX_PROFILED_CALLS + 1, "profile": True}),
+    "a size that is a list": ("size", {**WORK, "size": [128]}),
     "a seed over 63 bits": ("seed", {**WORK, "seed": 2**63}),
     "prompts": ("prompts", {**WORK, "prompts": ["a"]}),
     "a stream": ("stream", {**WORK, "stream": True}),
@@ -389,9 +424,12 @@ def test_advice_and_auto_go_by_the_calls() -> None:
         assert call(front, "auto").json()["mode"]["picked"] == "inference_mode"
 
 
-def timing(period_seconds: float | None, total_seconds: float, *, mode: str, ended: int) -> RequestTiming:
+def timing(
+    period_seconds: float | None, total_seconds: float, *, mode: str, ended: int, size: str | None = None
+) -> RequestTiming:
     """Of a request with 10 calls in `period_seconds`, that took `total_seconds` in all."""
-    job = Job(mode=mode, forward=ForwardWork(batch_size=4, calls=10), sent_ns=0, deadline_ns=10**12)
+    work = ForwardWork(batch_size=4, size=size, calls=10)
+    job = Job(mode=mode, forward=work, sent_ns=0, deadline_ns=10**12)
     forward = PhaseTimings(steps=10, wall_seconds=period_seconds, period_seconds=period_seconds)
     timings = Timings(
         queue_seconds=0.0, forward=forward, tokenise_seconds=0.0, involuntary_switches=0,
@@ -412,6 +450,17 @@ def test_a_mode_with_shorter_calls_is_advised_though_its_requests_take_as_long()
     advice = served.advise(4, [1, 4], ("eager", "compiled"))
     assert (advice.mode, advice.speedup.value) == ("compiled", pytest.approx(2.0))
     assert "a call (10 calls in a row on its own inputs) is 2.00" in advice.reason
+
+
+def test_advice_is_of_the_first_size_alone() -> None:
+    served = ServedRequests(FORWARD)
+    for number in range(48):
+        mode = ("eager", "compiled")[number % 2]
+        long = number >= 16
+        period = {"eager": 2e-3, "compiled": 9e-3 if long else 1e-3}[mode]
+        served.observe(timing(period, 0.5, mode=mode, ended=number, size="512" if long else None))
+    advice = served.advise(4, [1, 4], ("eager", "compiled"))
+    assert (advice.mode, advice.speedup.value) == ("compiled", pytest.approx(2.0))
 
 
 def test_where_instrumentation_is_off_whole_requests_are_compared_and_the_reason_says_so() -> None:

@@ -40,7 +40,7 @@ MODES = ["eager", "inference_mode", "compiled"]
 
 
 def test_a_plan_of_calls_has_each_cell_once_and_neither_prompts_nor_arrivals() -> None:
-    plan = make_plan("full", 1, MODES, [1, 8]).of_calls({1: 32, 8: 4})
+    plan = make_plan("full", 1, MODES, [1, 8]).of_calls({(1, None): 32, (8, None): 4})
     names = [cell.name for cell in plan.cells]
     assert len(set(names)) == len(names)
     assert {"compiled b=8 c=1", "eager b=8 c=1 control"} <= set(names)
@@ -53,6 +53,17 @@ def test_a_plan_of_calls_has_each_cell_once_and_neither_prompts_nor_arrivals() -
     assert "short" not in describe(plan, "ranker.py:build")
 
 
+def test_each_size_is_a_cell_and_a_group_of_its_own_the_first_the_main_one() -> None:
+    plan = make_plan("quick", 1, MODES, [1, 8]).of_calls(
+        {(batch, size): 4 for batch in (1, 8) for size in ("128", "512")}
+    )
+    assert len({cell.name for cell in plan.cells}) == len(plan.cells)
+    assert {"compiled b=8 size=128 c=1", "eager b=8 size=512 c=1 control"} <= {one.name for one in plan.cells}
+    assert {group[:2] for group in plan.main_groups} == {(1, "size=128"), (8, "size=128")}
+    cell = next(one for one in plan.cells if one.size == "512")
+    assert json.loads(body(plan, [], cell, 1, 0))["size"] == "512"
+
+
 def test_the_number_of_calls_is_no_part_of_what_is_compared() -> None:
     """Sweeps of one build may choose different numbers, and are compared all the same."""
     few, many = (Cell(mode="eager", batch_size=1, prompt_set=None, new_tokens=None, calls=n) for n in (4, 64))
@@ -61,7 +72,7 @@ def test_the_number_of_calls_is_no_part_of_what_is_compared() -> None:
 
 
 def test_all_modes_of_a_round_are_called_on_the_same_inputs() -> None:
-    plan = make_plan("quick", 3, MODES, [8]).of_calls({8: 4})
+    plan = make_plan("quick", 3, MODES, [8]).of_calls({(8, None): 4})
     eager, compiled = (cell for cell in plan.cells if cell.mode in ("eager", "compiled") and not cell.control)
     sent = json.loads(body(plan, [], eager, 2, 0))
     assert sent == json.loads(body(plan, [], compiled, 2, 0))
@@ -279,6 +290,22 @@ SAID = (
     "dispatch of a call at batch 1", "x float32 [batch, 16]", "Calls per request 4",
     "What this report lacks", "there is no roofline", "is called on the same inputs",
 )  # fmt: skip
+
+
+def test_each_size_has_a_row_and_recompilations_are_shown(tmp_path: Path) -> None:
+    sizes = {(batch, size): 4 for size in ("128", "512") for batch in (1, 4)}
+    folder = make_results(tmp_path, plan=make_plan("quick", 1, MODES, [1, 4]).of_calls(sizes))
+    edit_run(folder, lambda run: run.mode("compiled").update(recompiles=2, compile_seconds=[1.0, 2.0]))
+    make_report(folder)
+    found = Findings(read_results(folder))
+    assert [one.group[:2] for one in found.main] == [(1, "size=128"), (4, "size=128")]
+    assert [one.group[:2] for one in found.others] == [(1, "size=512"), (4, "size=512")]
+    text = (folder / "report.md").read_text()
+    for said in ("size 128, concurrency 1", "size 512, concurrency 1", "recompiled 2 times"):
+        assert said in text, said
+    with (folder / "summary.csv").open() as file:
+        rows = {(row["cell"], row["size"]) for row in csv.DictReader(file)}
+    assert ("compiled b=4 size=512 c=1", "512") in rows
 
 
 def test_graph_breaks_stand_in_the_ladder_with_their_place_and_in_the_pytorch_to_write(

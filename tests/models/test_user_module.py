@@ -168,6 +168,18 @@ def test_an_object_says_what_a_tuple_cannot(write: Write) -> None:
     assert loaded.inputs(5, 0).args[0].shape == (7, 5, 4)
 
 
+def test_inputs_get_the_size_that_is_asked_for_as_it_was_given(write: Write) -> None:
+    said = "N(model=nn.Linear(4, 2).eval(), inputs=inputs, sizes=(3, '5x'))"
+    content = GOOD.replace("nn.Linear(4, 2).eval(), inputs", said)
+    content = content.replace("inputs(batch, seed)", "inputs(batch, seed, size)")
+    content = content.replace("randn(batch, 4)", "randn(batch, 3 if size == 3 else len(size), 4)")
+    write("net.py", "from types import SimpleNamespace as N\n" + content)
+    loaded = load("net.py:build")
+    assert loaded.sizes == ("3", "5x")
+    shapes = [list(loaded.inputs(2, 0, size).args[0].shape) for size in (None, "3", "5x")]
+    assert shapes == [[2, 3, 4], [2, 3, 4], [2, 2, 4]]
+
+
 def test_complex_parameters_keep_their_imaginary_part(write: Write) -> None:
     factory = """model = nn.Linear(4, 2).eval()
     model.w = nn.Parameter(torch.tensor([1 + 2j]))
@@ -322,6 +334,18 @@ def test_code_that_cannot_be_imported_is_refused(write: Write, code: str, said: 
         ("nn.Linear(4, 2, device='meta').eval(), inputs", "has no values"),
         ("N(model=1, inputs=inputs, batch_dimension='x')", "batch_dimension is 'x'"),
         ("N(model=1, inputs=inputs, tolerance=2.0)", "tolerance is 2.0"),
+        ("N(model=1, inputs=inputs, sizes=128)", "sizes is 128: give a tuple of up to 8"),
+        ("N(model=1, inputs=inputs, sizes=(1, 1.5))", "1.5 is in sizes: give a tuple of up to 8"),
+        ("N(model=1, inputs=inputs, sizes=(3, '3'))", "sizes is (3, '3'): give a tuple"),
+        ("N(model=1, inputs=inputs, sizes=range(9))", "sizes is range(0, 9): give a tuple"),
+        (
+            "N(model=1, inputs=inputs, sizes=[*range(9)])",
+            "sizes is [0, 1, 2, 3, 4, 5, 6, 7, 8]: ",
+        ),
+        (
+            "N(model=nn.Linear(4, 2).eval(), inputs=inputs, sizes=(1, 2))",
+            "called as inputs(batch, seed, size), and it has (batch, seed; ",
+        ),
     ],
 )
 def test_a_factory_that_returns_something_else_is_refused(write: Write, returned: str, said: str) -> None:

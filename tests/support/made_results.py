@@ -154,7 +154,9 @@ BATCHES = (1, 4, 16)
 
 def make_module(folder: Path, calls: int = 4, **options: Any) -> Path:
     """A module's sweep by the preset quick, with `calls` at batch 1, a half at 4, a quarter at 16."""
-    plan = make_plan("quick", 1).of_calls({1: calls, 4: calls // 2, 16: calls // 4})
+    plan = make_plan("quick", 1).of_calls(
+        {(batch, None): calls // part for batch, part in zip(BATCHES, (1, 2, 4), strict=True)}
+    )
     return make_results(folder, plan=plan, **options)
 
 

@@ -25,6 +25,7 @@ from service.front.routes.engine_call import answer_once, check_sample, new_job
 from service.front.routes.state import AppState, state_of
 from service.front.schemas import MAX_PROFILED_CALLS, CompareForwardBody, ForwardBody
 from service.modes import AUTO
+from service.records import EngineStatus
 
 router = APIRouter(tags=["forward"])
 _forward_body = BodyReader(ForwardBody, as_sent=("inputs", "safetensors"))
@@ -97,6 +98,7 @@ def _work_of(state: AppState, body: ForwardBody) -> ForwardWork:
         batch_size = rows_of_tensors(tensors, _place_of(state, "safetensors"))
     return ForwardWork(
         batch_size=state.bucket_of(batch_size, sent or "batch_size"),
+        size=_size_of(state, body.size),
         seed=body.seed,
         calls=body.calls,
         inputs=body.inputs,
@@ -105,11 +107,27 @@ def _work_of(state: AppState, body: ForwardBody) -> ForwardWork:
     )
 
 
+def _engine(state: AppState) -> EngineStatus:
+    """Raises what `check` raises where there is none."""
+    state.client.check(None)
+    assert state.client.engine is not None, "else check has raised"
+    return state.client.engine
+
+
+def _size_of(state: AppState, size: str | None) -> str | None:
+    """None for the first of the module's sizes, as where none is asked for. Raises BadRequest."""
+    if size is None:
+        return None
+    sizes = _engine(state).input_sizes
+    if size not in sizes:
+        remedy = f"send one of {', '.join(sizes)}" if sizes else "the module has none: leave it out"
+        raise BadRequest(f"size: '{size[:64]}' is not served here: {remedy}", param="size")
+    return None if size == sizes[0] else size
+
+
 def _place_of(state: AppState, param: str) -> BatchPlace:
     """Where inputs have the batch. Raises BadRequest where they cannot be sent, and what `check` raises."""
-    state.client.check(None)
-    engine = state.client.engine
-    assert engine is not None, "else check has raised"
+    engine = _engine(state)
     if engine.batch_place is None:
         message = f"{param}: this module is called on what cannot be sent: send batch_size and seed"
         raise BadRequest(message, param=param)
@@ -128,7 +146,8 @@ def rows_of(inputs: bytes, place: BatchPlace) -> int:
     found = _part_of(msgspec.Raw(inputs), where)
     for key in [*place.path, *[0] * place.dimension]:
         named = isinstance(key, str)
-        if isinstance(found, dict) is not named or not (key in found if named else key < len(found)):
+        held = key in found if isinstance(key, str) else key < len(found)
+        if isinstance(found, dict) is not named or not held:
             kind = "an object (arguments by name)" if named else "a list (of positional arguments, or nested)"
             raise BadRequest(f"{where}: expected {kind}, with {key!r} in it", param="inputs")
         where += f".{key}" if named else f"[{key}]"
@@ -158,18 +177,18 @@ def rows_of_tensors(content: bytes, place: BatchPlace) -> int:
     """As `rows_of`, of a safetensors file. Raises BadRequest."""
     name, dimension = str(place.path[0]), place.dimension
     try:
-        shapes = {name: tensor["shape"] for name, tensor in deserialize(content)}
+        found = deserialize(content)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         message = f"safetensors: this is no file of that format ({error})"
         raise BadRequest(message, param="safetensors") from None
+    shapes: dict[str, list[int]] = {name: tensor["shape"] for name, tensor in found}
     if len(place.path) > 1:
         message = f"safetensors: argument {name} is a tree of tensors: send inputs"
         raise BadRequest(message, param="safetensors")
     if len(shapes.get(name, ())) <= dimension:
         message = f"safetensors: no tensor '{name}' with the batch in its dimension {dimension}"
         raise BadRequest(message, param="safetensors")
-    rows: int = shapes[name][dimension]
-    return rows
+    return shapes[name][dimension]
 
 
 @router.post(
@@ -187,5 +206,6 @@ async def compare(request: Request) -> Response:
     body = await _compare_body.read(request, state)
     received_ns = perf_counter_ns()
     batch_size = state.bucket_of(body.batch_size)
-    work = ForwardWork(batch_size=batch_size, seed=body.seed, calls=body.calls)
+    size = _size_of(state, body.size)
+    work = ForwardWork(batch_size=batch_size, size=size, seed=body.seed, calls=body.calls)
     return await compared(request, received_ns, batch_size, body.modes, body.repeats, forward=work)

@@ -199,5 +199,23 @@ def build_crosswise() -> Any:
     return SimpleNamespace(model=Crosswise().eval(), inputs=crosswise, batch_dimension=1)
 
 
+class Sized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).relu()).sum(1)
+
+
+def build_sized() -> Any:
+    """Its sequences have 3 or 5 places."""
+
+    def sequences(batch: int, seed: int, size: int) -> tuple[Tensor]:
+        return (torch.randn(batch, size, WIDTH),)
+
+    return SimpleNamespace(model=Sized().eval(), inputs=sequences, sizes=(3, 5))
+
+
 def build_plain() -> tuple[nn.Module, Inputs]:
     return Plain().eval(), inputs
