@@ -63,7 +63,7 @@ class Table:
 def as_markdown(table: Table) -> str:
     """The table alone, without title and note."""
     lines = [table.heads, ["---"] * len(table.heads)]
-    lines += [[str(cell).replace("|", "\\|") for cell in row] for row in table.rows]
+    lines += [[str(cell).replace("|", "\\|").replace("\n", "<br>") for cell in row] for row in table.rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

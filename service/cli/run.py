@@ -77,10 +77,9 @@ def write_programs(export: Path, folder: Path, name: str) -> str:
 
     Of several batch sizes each has its own, named after `export`.
     """
-    from models.export import script_of
-
     from loadtests.report.findings import Findings
     from loadtests.report.results import read_results
+    from models.export import script_of
 
     results = read_results(folder)
     measured, engine = results.run, results.run.engine

@@ -1,4 +1,4 @@
-"""A service of a user's module: its calls, what is refused, and that modes are compared by the calls alone."""
+"""A service of a user's module: its calls, what is refused, and modes compared by the calls alone."""
 
 from __future__ import annotations
 
@@ -245,7 +245,9 @@ def test_the_models_name_says_what_a_service_serves() -> None:
 
 
 def test_calls_of_a_module_cannot_be_merged() -> None:
-    with pytest.raises(ValidationError, match="batching: calls of the module ranker.py:build are not merged"):
+    with pytest.raises(
+        ValidationError, match=r"batching: calls of the module ranker\.py:build are not merged"
+    ):
         Settings(model=MODULE, batching="continuous")
 
 
