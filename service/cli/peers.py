@@ -32,10 +32,12 @@ def peers(
     ] = None,
     model: Annotated[str, typer.Option(help="tiny, small, base or a folder of launchbound's.")] = "tiny",
     modes: Annotated[str, typer.Option(help="Modes to start with; all: the whole ladder.")] = "all",
-    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,4,16",
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, comma-separated.")] = "1,4,16",
     rounds: Annotated[int, typer.Option(min=2, help="Rounds.")] = 12,
     calls: Annotated[int, typer.Option(min=1, help="Timed calls per round.")] = 3,
-    only: Annotated[str | None, typer.Option(help="Rivals that take part, with commas; default all.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Rivals that take part, comma-separated; default all.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Fixes the orders.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder; default results/<UTC>-<commit>-peers.")] = None,
     _json: Json = False,

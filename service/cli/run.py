@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from models.naming import names_module
-from service.cli.options import BatchSizes, Device, Dtype, Json, Modes, bad_input, report_extra_needed
+from service.cli.options import (
+    BatchSizes,
+    Device,
+    Dtype,
+    Json,
+    Modes,
+    Preset,
+    bad_input,
+    report_extra_needed,
+)
 from service.cli.sweep import PlanOptions, chosen_plans, sweep_own_service
 from service.modes import MODES
 from service.nvml import expected_device
@@ -26,7 +35,7 @@ def run(
     dtype: Dtype = None,
     device: Device = None,
     modes: Modes = None,
-    preset: Annotated[str | None, typer.Option(help="As of sweep; default quick.")] = None,
+    preset: Preset = None,
     out: Annotated[Path | None, typer.Option(help="Results folder; default results/<UTC>-<commit>.")] = None,
     export: Annotated[
         Path | None, typer.Option(help="Write the answer as a program, one for each batch size.")

@@ -23,6 +23,7 @@ from service.cli.options import (
     Json,
     Model,
     Modes,
+    Preset,
     bad_input,
     ended_in_order,
     flags,
@@ -47,9 +48,7 @@ app = typer.Typer()
 def sweep(
     url: Annotated[str | None, typer.Option(help="A running service; without it one is started.")] = None,
     plan: Annotated[Path | None, typer.Option(help="A plan file (docs/sweeps.md).")] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="quick (default), standard, full, gpu, saturation.")
-    ] = None,
+    preset: Preset = None,
     resume: Annotated[
         Path | None, typer.Option(help="A results folder whose sweep ended early: go on with it.")
     ] = None,

@@ -170,7 +170,7 @@ def test_options_replace_what_the_plan_says_and_are_kept(tmp_path: Path) -> None
         (["--plan=missing.toml"], "name a TOML file"),
         (["--modes=compiled"], "every speed-up is against it"),
         (["--batch-sizes=0"], "at least 1"),
-        (["--preset=huge"], "try one of quick"),
+        (["--preset=huge"], "'huge' is not one of 'quick', 'standard'"),
         (["--batch-sizes=two"], "two"),
     ],
 )
