@@ -295,6 +295,14 @@ def test_the_terminal_has_a_row_per_mode_of_which_nothing_that_goes_to_a_pipe_is
     assert "saved per request are dispatch" in text
 
 
+def test_a_valid_run_says_what_was_checked_and_no_count_that_the_table_of_validity_contradicts(
+    clear: Path,
+) -> None:
+    (line,) = re.findall(r"^- (Valid run.*)$", (clear / "report.md").read_text(), re.MULTILINE)
+    assert "no check of errors, parity, counts or load failed" in line
+    assert not re.search(r"\d", line)
+
+
 def test_the_terminal_has_the_answer_table_before_the_headline_and_its_pytorch_in_one_piece(
     tmp_path: Path,
 ) -> None:
