@@ -32,7 +32,7 @@ class CommandLine(typer.Typer):
 class Commands(TyperGroup):
     """The commands, of which each says in one line why it refuses a value."""
 
-    def invoke(self, ctx: typer.Context) -> Any:  # noqa: ANN401 - as Typer has it
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - Typer's type of it is private
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:

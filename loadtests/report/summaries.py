@@ -197,8 +197,13 @@ def cost_of(status: Mapping[str, Any], bucket: int) -> Cost | None:
 
 
 def _cold_seconds(compilations: list[dict[str, Any]]) -> float | None:
-    colds = [c["seconds"] if c["cold"] else c.get("cold_seconds") for c in compilations]
-    return None if None in colds else sum(colds)
+    total = 0.0
+    for compilation in compilations:
+        seconds = compilation["seconds"] if compilation["cold"] else compilation.get("cold_seconds")
+        if seconds is None:
+            return None
+        total += seconds
+    return total
 
 
 def pay_back(

@@ -42,8 +42,7 @@ def fleet(
 ) -> None:
     """Sweep on each kind of machine of a cluster, and report which machine and which mode.
 
-    Exit codes: 0 all valid, 1 a gate or a task failed or the fleet was stopped, 2 bad input, 4 disk full, 130
-    stopped before a task had finished.
+    Exit codes: 0 all valid, 1 a gate or a task failed, 2 bad input, 4 disk full, 130 interrupted.
     """
     from loadtests.fleet.run import read_fleet
     from loadtests.plan.cells import PlanError

@@ -18,11 +18,12 @@ from models.naming import names_module
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_MACHINE = 4
+EXIT_INTERRUPTED = 130
 
 EXIT_CODES = (
-    "Exit codes: 0 success; 1 a check or gate failed, or a sweep was stopped; 2 bad input; 3 undecided "
-    "(compare); 4 a full disk, whose message says how to go on, or another fault of the machine; 130 sweep, "
-    "fleet and peers before they measured, generate and selftest, ended by Ctrl-C, SIGTERM or SIGHUP."
+    "Exit codes: 0 success; 1 a check or gate failed; 2 bad input; 3 undecided (compare); 4 a full disk, "
+    "whose message says how to go on, or another fault of the machine; 130 Ctrl-C, SIGTERM or SIGHUP "
+    "interrupted sweep, run, fleet, peers, generate or selftest: what is measured is kept."
 )
 
 

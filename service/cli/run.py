@@ -44,8 +44,8 @@ def run(
 ) -> None:
     """Measure a module of your own in every mode, and write the report.
 
-    The same as a sweep of a service of this model. Exit codes: 0 valid, 1 a check failed or the sweep was
-    stopped, 2 bad input, 4 disk full.
+    The same as a sweep of a service of this model. Exit codes: 0 valid, 1 a check failed, 2 bad input, 4 disk
+    full, 130 interrupted.
     """
     from loadtests.run.folder import commit_name, results_path
 
