@@ -23,7 +23,7 @@ RUN python -c 'import tomllib; told = tomllib.load(open("pyproject.toml", "rb"))
          pip install --no-deps --index-url "$TORCH_INDEX_URL" "$(grep '^torch==' requirements.lock)"; fi \
     && pip install --constraint requirements.lock --requirement runtime.txt setuptools
 
-COPY README.md LICENSE launchbound.py ./
+COPY README.md LICENSE launchbound.py launchbound_pytest.py ./
 COPY service service
 COPY models models
 COPY loadtests loadtests

@@ -132,9 +132,10 @@ def _import_ours() -> None:
     """Have every process to come import our packages, though the current folder may have `models` as well."""
     os.environ["PYTHONSAFEPATH"] = "1"
     here = os.path.dirname(os.path.abspath(__file__))
-    if here not in site.getsitepackages():  # these come last, behind Python's own library
-        others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([here, *filter(None, others)]))
+    given = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    # Installed packages come last in any case, behind Python's own library.
+    if here not in (*given, *site.getsitepackages()):
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *given])
 
 
 def _refuse_unusable() -> None:

@@ -158,64 +158,63 @@ def _check(file: Path, config: Config, state: dict[str, Tensor]) -> None:
     refuse_not_finite(file, state.items())
 
 
-def folder_of(name: str | Path) -> Path | None:
-    """The folder with the weights of model `name`; None for the named sizes with seeded random weights.
+class Checkpoint:
+    """The model called `name`: `tiny` (trained, ships with the package), `small` or `base` (seeded random
+    weights, for speed work), or a folder written by `save`.
 
-    Raises CheckpointError for `hf:` names: see `models.opening`.
+    `folder` has its weights; None for the named sizes with seeded random ones. Raises CheckpointError for
+    `hf:` names: see `models.opening`.
     """
-    if name == "tiny":
-        return TINY_FOLDER
-    if str(name).startswith("hf:"):
-        raise CheckpointError(
-            f"{name} is not a launchbound model, which is required here: name one of {', '.join(CONFIGS)}"
-        )
-    return None if name in CONFIGS else Path(name)
 
+    def __init__(self, name: str | Path) -> None:
+        if str(name).startswith("hf:"):
+            raise CheckpointError(
+                f"{name} is not a launchbound model, which is required here: name one of {', '.join(CONFIGS)}"
+            )
+        self._name = str(name)
+        named = {"tiny": TINY_FOLDER}.get(self._name)
+        self.folder: Path | None = named or (None if self._name in CONFIGS else Path(name))
 
-def config_of(name: str | Path) -> Config:
-    """The shape of model `name`. Raises CheckpointError, see `load_config`."""
-    folder = folder_of(name)
-    if folder is None:
-        return CONFIGS[str(name)]
-    _weights_file(folder)
-    return load_config(folder)
+    @property
+    def config(self) -> Config:
+        """Its shape. Raises CheckpointError, see `load_config`."""
+        if self.folder is None:
+            return CONFIGS[self._name]
+        _weights_file(self.folder)
+        return load_config(self.folder)
 
+    def build(
+        self,
+        max_batch: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        context: int | None = None,
+    ) -> Transformer:
+        """The model, ready to serve batches of up to `max_batch` rows, its weights in `dtype`.
 
-def build(
-    name: str | Path,
-    max_batch: int,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    context: int | None = None,
-) -> Transformer:
-    """The model called `name`, ready to serve batches of up to `max_batch` rows, its weights in `dtype`.
+        `context` is at most the model's own, which None stands for. Raises CheckpointError for a longer one,
+        and see `load`.
+        """
+        config, state = (CONFIGS[self._name], None) if self.folder is None else load(self.folder)
+        if context is not None and context > config.context:
+            raise CheckpointError(
+                f"a context of {context} is longer than the {config.context} of {self._name}: "
+                "set LAUNCHBOUND_CONTEXT to less"
+            )
+        model = Transformer(replace(config, context=context or config.context), max_batch, seed=_SEED)
+        if state is not None:
+            if config.tied:
+                state["head.weight"] = state["embedding.weight"]
+            model.load_state_dict(state)
+        return model.eval().to(device, dtype)
 
-    `name`: `tiny` (trained, ships with the package), `small` or `base` (seeded random weights, for speed
-    work), or a folder written by `save`. `context` is at most the model's own, which None stands for. Raises
-    CheckpointError for a longer one, and see `load`.
-    """
-    folder = folder_of(name)
-    config, state = (CONFIGS[str(name)], None) if folder is None else load(folder)
-    if context is not None and context > config.context:
-        raise CheckpointError(
-            f"a context of {context} is longer than the {config.context} of {name}: "
-            "set LAUNCHBOUND_CONTEXT to less"
-        )
-    model = Transformer(replace(config, context=context or config.context), max_batch, seed=_SEED)
-    if state is not None:
-        if config.tied:
-            state["head.weight"] = state["embedding.weight"]
-        model.load_state_dict(state)
-    return model.eval().to(device, dtype)
-
-
-def content_hash(name: str | Path) -> str:
-    """Twelve hex digits that identify a model: sha256 over configuration and weights, or over the seed."""
-    folder = folder_of(name)
-    if folder is None:
-        seeded = msgspec.json.encode({"config": asdict(CONFIGS[str(name)]), "seed": _SEED})
-        return hashlib.sha256(seeded).hexdigest()[:12]
-    digest = hashlib.sha256(msgspec.json.encode(asdict(load_config(folder))))
-    with _weights_file(folder).open("rb") as file:
-        hashlib.file_digest(file, lambda: digest)
-    return digest.hexdigest()[:12]
+    @property
+    def content_hash(self) -> str:
+        """Twelve hex digits that identify it: sha256 over configuration and weights, or over the seed."""
+        if self.folder is None:
+            seeded = msgspec.json.encode({"config": asdict(CONFIGS[self._name]), "seed": _SEED})
+            return hashlib.sha256(seeded).hexdigest()[:12]
+        digest = hashlib.sha256(msgspec.json.encode(asdict(load_config(self.folder))))
+        with _weights_file(self.folder).open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+        return digest.hexdigest()[:12]

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 HOME = Path(__file__).resolve().parents[1]
-OURS = frozenset({"models", "service", "loadtests", "dashboards", "launchbound"})
+OURS = frozenset({"models", "service", "loadtests", "dashboards", "launchbound", "launchbound_pytest"})
 """What launchbound's own code is imported as, which code of the user's may be called as well."""
 
 PREFIX = "launchbound_user_"
@@ -33,7 +33,7 @@ PREFIX = "launchbound_user_"
 _STANDARD = sysconfig.get_path("stdlib")
 _IMPORTING = ("<frozen importlib", importlib.__file__, __file__, __file__.replace("user_code", "workload"))
 _OF_NOBODY = ("site-packages", "dist-packages")
-_OUR_FILES = (str(HOME / "launchbound.py"), *(f"{HOME / name}{os.sep}" for name in sorted(OURS)))
+_OUR_FILES = tuple(f"{HOME / name}{end}" for name in OURS for end in (".py", os.sep))
 
 
 class ModuleError(ValueError):
@@ -219,7 +219,8 @@ def running(what: str) -> Iterator[None]:
         raise ModuleError(f"{what} failed: {explain(error)}") from error
     finally:
         sys.stdin, sys.argv = stdin, arguments
-        torch.set_num_threads(threads)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         torch.set_grad_enabled(grads)
 
 
@@ -275,6 +276,11 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "a tensor is made on a device of its own: make it a buffer, or give it the device of an input",
     ),
     (
+        rf"^(ModuleNotFound|Import|Attribute)Error: .*(named|from|module) '({'|'.join(sorted(OURS))})[.']",
+        "launchbound's own package has that name: `import` in your code gives yours, but importlib and "
+        "pickles do not: load a state_dict in place of a whole module, or rename the package",
+    ),
+    (
         r"^ModuleNotFoundError: No module named",
         "install that into the environment of launchbound, or correct the import",
     ),
@@ -282,12 +288,12 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 """By a pattern of the error's type and text: what to do."""
 
 
-def explain(error: BaseException) -> str:
-    """What a user's code raised, in one line: the error, where in that code, and, where known, the remedy."""
+def explain(error: BaseException, otherwise: str = "correct that") -> str:
+    """What a user's code raised, in one line: the error, where in that code, the remedy or `otherwise`."""
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     text = " ".join(message.split())[:300].replace(PREFIX, "")
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), "correct that")
+    remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), otherwise)
     return f"{said}{_where(error)}: {remedy}"
 
 
@@ -319,10 +325,17 @@ def _traceback(error: BaseException) -> str:
     return "".join(report.format())
 
 
-def code_files(root: Path) -> list[Path]:
-    """The files in `root` that this process has imported, sorted, without installed packages and ours."""
-    files = {Path(file) for module in list(sys.modules.values()) if (file := _file_of(module))}
-    return sorted(file for file in files if file.is_relative_to(root) and _is_users(str(file)))
+def code_files(root: Path, top: str) -> list[Path]:
+    """The files of the user's that this process has imported, sorted: those in `root`, but for installed ones
+    and ours, and those of the package `top`, wherever it is.
+    """
+    found = set()
+    for name, module in list(sys.modules.items()):
+        file = _file_of(module)
+        in_root = file is not None and Path(file).is_relative_to(root) and _is_users(file)
+        if file is not None and (in_root or name.partition(".")[0] == top):
+            found.add(Path(file))
+    return sorted(found)
 
 
 def _file_of(module: Any) -> str | None:  # noqa: ANN401 - anything may lie in sys.modules

@@ -7,6 +7,7 @@ import inspect
 import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from models.hf import files
 from models.naming import split_name
 from models.user_code import (
     ModuleError,
@@ -70,14 +72,18 @@ def load_module(name: str, device: torch.device, dtype: torch.dtype) -> UserModu
 
     The factory is a function without arguments that returns `model, inputs`, or any object with these two as
     attributes, and, if it likes, `name`, `batch_dimension` and `tolerance`. torch is seeded before it runs.
-    Raises ModuleError, one line with the remedy, whatever is wrong with it.
+    An encoder's `hf:FOLDER` has inputs by its configuration. Raises ModuleError, or for such a folder
+    CheckpointError: one line with the remedy, whatever is wrong with it.
     """
+    torch.manual_seed(0)
+    if name.startswith(files.PREFIX):
+        return _encoder(name, device, dtype)
     text, factory = split_name(name)
     if not (text and factory):
         raise ModuleError(f"'{name}' names no factory: write package.module:factory or file.py:factory")
     source = find_source(text)
-    torch.manual_seed(0)
-    build = _attribute(import_source(source, text), factory, name)
+    module = import_source(source, text)
+    build = _attribute(module, factory, name)
     _refuse_signature(build, (), f"{name} is called without arguments", "give each a default")
     with running(f"{name}()"), leaving_no_process(f"{name}()"):
         returned = build()
@@ -86,8 +92,31 @@ def load_module(name: str, device: torch.device, dtype: torch.dtype) -> UserModu
     _refuse_signature(
         said.inputs, (1, 0), f"inputs of {name} is called as inputs(batch, seed)", "take these two"
     )
-    content = _content_hash(said.model, [file.read_bytes() for file in code_files(source.root)])
-    with running(f"moving the module of {name} to {device}"):
+    files_of_user = code_files(source.root, module.__name__.partition(".")[0])
+    return _placed(said, [file.read_bytes() for file in files_of_user], device, dtype)
+
+
+def _encoder(name: str, device: torch.device, dtype: torch.dtype) -> UserModule:
+    try:
+        encoders = import_module("models.hf.encoders")
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            raise
+        raise files.missing_library() from error
+    encoder: UserModule = encoders.load(files.folder_of(name), name, device, dtype)
+    return encoder
+
+
+def library_module(
+    name: str, model: nn.Module, inputs: Callable[[int, int], Any], device: torch.device, dtype: torch.dtype
+) -> UserModule:
+    """The same of a `model` that is made of installed code, such as that of `transformers`."""
+    return _placed(_Said(model, inputs, name, 0, None), [], device, dtype)
+
+
+def _placed(said: _Said, code: list[bytes], device: torch.device, dtype: torch.dtype) -> UserModule:
+    content = _content_hash(said.model, code)
+    with running(f"moving the module of {said.name} to {device}"):
         # Not `to(dtype)`, which would drop the imaginary part of complex parameters.
         said.model._apply(lambda tensor: _moved(tensor, device, dtype))
     floats = any(tensor.is_floating_point() for tensor in _tensors(said.model))

@@ -45,6 +45,11 @@ class Effect:
         return self.compile is not None or self.package is not None
 
     @property
+    def is_one_graph(self) -> bool:
+        """Whether `torch.compile` is to raise where the model breaks the graph."""
+        return bool((self.compile or {}).get("fullgraph", False))
+
+    @property
     def cpp_wrapper(self) -> bool:
         """Whether `torch.compile` has what calls its kernels generated in C++, not in Python."""
         return bool((self.compile or {}).get("options", {}).get("cpp_wrapper", False))
@@ -52,7 +57,7 @@ class Effect:
     @property
     def with_breaks(self) -> Effect:
         """The same of a model that no single graph holds: its compiler may leave the graph."""
-        return replace(self, compile={**(self.compile or {}), "fullgraph": False})
+        return replace(self, compile={**self.compile, "fullgraph": False}) if self.compile else self
 
     def in_pytorch(self, grad_mode: GradMode) -> str:
         """The PyTorch that does the same in a program of one's own, a line per statement.
@@ -115,6 +120,10 @@ class Mode:
     def effect(self, device_type: str) -> Effect:
         """What this row does on `device_type` ('cpu' or 'cuda')."""
         return self.cuda if device_type == "cuda" else self.cpu
+
+    def with_breaks(self) -> Mode:
+        """This row for a model that cannot be compiled as one graph."""
+        return replace(self, cuda=self.cuda.with_breaks, cpu=self.cpu.with_breaks)
 
 
 def _plain(name: str, grad_mode: GradMode, removes: str) -> Mode:

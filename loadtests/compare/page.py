@@ -294,7 +294,7 @@ def _cell(shared: Shared, mode: str, number: int, verdict: Verdict | None) -> Te
     summary = next((one for one in verdict.modes if one.cell.mode == mode), None) if verdict else None
     if summary is None:
         return Text("–")
-    under = [f"{significant(summary.throughput.value)} {summary.words.rate_unit}"]
+    under = [f"{significant(summary.throughput.value)} {summary.words.unit}/s"]
     word = ""
     if found := summary.comparison:
         under.insert(0, f"{ratio(found.speedup)} over {BASELINE}, {found.word}")

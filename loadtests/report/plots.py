@@ -88,8 +88,9 @@ def latency(findings: Findings) -> Plot | None:
 
 
 def throughput(findings: Findings) -> Plot | None:
-    rate, unit = findings.words.rate_per, findings.words.rate_unit
-    figure = _against_batch(findings, lambda one: one.throughput, 1.0, rate, unit)
+    unit = findings.words.unit
+    rate = f"{unit} per second"
+    figure = _against_batch(findings, lambda one: one.throughput, 1.0, rate, f"{unit}/s")
     caption = (
         "Higher is better. Where a line still rises steeply, a larger batch costs little. Where it flattens, "
         "kernels are the limit and the modes converge."
@@ -190,11 +191,11 @@ def trade_off(findings: Findings) -> Plot | None:
     if len(findings.main) < 2:
         return None
     words = findings.words
-    figure = base(words.rate_per, f"{words.latency_per}, ms")
+    figure = base(f"{words.unit} per second", f"{words.latency_per}, ms")
     for mode, own in _by_mode(findings).items():
         rates, latencies = [s.throughput.value for s in own], [1e3 * s.latency.value for s in own]
         batches = [f"batch {s.cell.batch_size}" for s in own]
-        hover = f"{mode}, %{{text}}: %{{x:.4g}} {words.rate_unit} at %{{y:.4g}} ms<extra></extra>"
+        hover = f"{mode}, %{{text}}: %{{x:.4g}} {words.unit}/s at %{{y:.4g}} ms<extra></extra>"
         line(figure, mode, mode, rates, latencies, text=batches, hovertemplate=hover)
     figure.update_layout(xaxis_rangemode="tozero", yaxis_rangemode="tozero")
     caption = (

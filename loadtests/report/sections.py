@@ -32,7 +32,7 @@ from loadtests.report.surroundings import environment, reproduce, subject
 from loadtests.report.words import Words
 from loadtests.run.gates import Gate
 from loadtests.run.run_file import SweepRun
-from loadtests.run.target import failure
+from loadtests.run.target import in_short
 from service.modes import MODES
 from service.statistics.boundedness import Roofline, attended_positions, decode_bytes, decode_flops, roofline
 from service.statistics.choice import BASELINE as PLAIN
@@ -237,7 +237,7 @@ def _note_on_modes(findings: Findings) -> str:
     parts = (
         "Parts are means per request; with “outside” (HTTP and the client) they add up to the mean latency"
         if words.has_tokens
-        else "Parts are means per call, and add up to its mean time; “other” is what lies between two calls"
+        else "Parts are means per call, and add up to its mean time; on CUDA “other” lies between two calls"
     )
     return (
         f"{capital(words.latency)} is the typical round's median, in ms, with its 95 % "
@@ -254,7 +254,7 @@ def mode_tables(verdict: Verdict, findings: Findings) -> Iterator[Table]:
         "mode", words.latency, f"against {plain} (95 %)",
         *([] if plain == BASELINE else [f"against {BASELINE} (95 %)"]),
         *(["first token"] if words.has_tokens else []),
-        words.rate_unit, f"{words.timed}s to pay back, this start", "from an empty cache",
+        f"{words.unit}/s", f"{words.timed}s to pay back, this start", "from an empty cache",
     )  # fmt: skip
     rows = [[_mode(one), *_speed(one, plain)] for one in verdict.summaries]
     yield Table(
@@ -360,16 +360,12 @@ def _ladder(findings: Findings) -> tuple[str, list[Table]]:
     known = {mode: seconds for mode, seconds in steps.items() if seconds is not None}
     what = f"dispatch of a {findings.results.workload.step} at batch {smallest.batch_size}"
     rows = [[*map(Text, [what, *map(microseconds, known.values())])]]
-    statuses = [findings.results.run.mode(mode) for mode in known]
-    if any(one.get("graph_breaks") for one in statuses):
-        rows.append([Text("graph breaks"), *map(_graph_breaks, statuses)])
-    return " ".join(sentences), [Table("", ["", *known], rows)] if known else []
-
-
-def _graph_breaks(status: dict[str, Any]) -> Text:
-    """How many times compiling stopped within the module, and the engine's reason: where."""
-    count = status.get("graph_breaks") or 0
-    return Text(str(count), under=lines(status.get("reason") if count else None))
+    statuses = [findings.results.run.mode(mode) for mode in steps]
+    broken = [one for one in statuses if one.get("graph_breaks")]
+    breaks = [[*map(Text, (one["mode"], str(one["graph_breaks"]), one["reason"] or "–"))] for one in broken]
+    tables = [Table("", ["", *known], rows)] if known else []
+    tables += [Table("", ("mode", "graph breaks", "where"), breaks, left=3)] if breaks else []
+    return " ".join(sentences), tables
 
 
 def _spread(end: Verdict) -> float:
@@ -547,7 +543,7 @@ def _status(mode: str, status: dict[str, Any], words: Words) -> list[Text]:
     effective, warmup = status.get("effective") or "unknown", status.get("warmup_seconds")
     under = () if effective == mode else (f"as {effective}: {status.get('reason') or ''}",)
     if status.get("state") == "failed":
-        under = (f"failed, and was not measured: {failure(status)}",)
+        under = (f"failed, and was not measured: {in_short(status)}",)
     seconds = [c["seconds"] for c in status.get("compilations") or []] or status.get("compile_seconds")
     texts = [
         *_parity(status.get("parity"))[: 3 if words.has_tokens else 2],

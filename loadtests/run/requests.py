@@ -103,13 +103,15 @@ def row(
         "error": None if ok else _error(response, document),
     }
     if ok:
-        usage = document.get("usage", {})
-        fields |= {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
-        fields |= {name: document.get(name) for name in ("batch_bucket", "device")}
+        known = {**document, **document.get("usage", {})}
+        fields |= {name: known[name] for name in _OF_ANSWER if name in known}
         if cell.calls is None:
             fields["text_digest"] = _text_digest(document)
         fields |= {name: value for name, value in document["timings"].items() if name not in fields}
     return fields
+
+
+_OF_ANSWER = ("prompt_tokens", "completion_tokens", "batch_bucket", "device")
 
 
 def _is_whole(document: dict[str, Any], cell: Cell) -> bool:
@@ -118,7 +120,7 @@ def _is_whole(document: dict[str, Any], cell: Cell) -> bool:
     if cell.calls is None or not isinstance(timings, dict):
         return "timings" in document
     forward = timings.get("forward") or {}
-    return forward.get("steps") == cell.calls and forward.get("period_seconds") is not None
+    return forward.get("steps") == cell.calls and forward.get("wall_seconds") is not None
 
 
 def _text_digest(document: dict[str, Any]) -> str:

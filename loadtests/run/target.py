@@ -288,6 +288,11 @@ def failure(status: Mapping[str, Any]) -> str:
     return status.get("detail") or status.get("reason") or "without a reason"
 
 
+def in_short(status: Mapping[str, Any]) -> str:
+    """The first line of `failure`: a compiler's error may have hundreds."""
+    return failure(status).strip().partition("\n")[0]
+
+
 def _stage(document: dict[str, Any]) -> Hashable:
     """What of warming up is done: the engine, and per mode its state, compilations, parity and splits."""
     engine = document.get("engine") or {}
@@ -321,7 +326,7 @@ def without_doubles(document: dict[str, Any], plan: Plan, report: Callable[[str]
 
 def without_failed(document: dict[str, Any], plan: Plan, report: Callable[[str], None]) -> Plan:
     """`plan` without the modes in which a module failed; a line per mode goes to `report`."""
-    failed = {one["mode"]: failure(one) for one in document["modes"] if one["state"] == "failed"}
+    failed = {one["mode"]: in_short(one) for one in document["modes"] if one["state"] == "failed"}
     for mode in failed.keys() & set(plan.modes):
         report(f"{mode} is left out: it failed to become ready: {failed[mode]}")
     return msgspec.structs.replace(plan, cells=tuple(c for c in plan.cells if c.mode not in failed))

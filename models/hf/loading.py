@@ -57,7 +57,7 @@ def _checked(
             reason = reason or error
             continue
         if reason is not None:
-            said = f"{folder} cannot be served with a context of {context} ({_in_one_line(reason)})"
+            said = f"{folder} cannot be served with a context of {context} ({in_one_line(reason)})"
             if not may_shorten:
                 raise CheckpointError(f"{said}: set LAUNCHBOUND_CONTEXT to at most {length}") from reason
             print(f"launchbound engine: {said}: its context is {length}", file=sys.stderr)
@@ -65,7 +65,7 @@ def _checked(
     assert reason is not None
     raise CheckpointError(
         f"{folder}: {type(inner).__name__} cannot be stepped with a static cache of keys and values "
-        f"({_in_one_line(reason)}): serve a model of another architecture, such as Llama, GPT-2 or Qwen"
+        f"({in_one_line(reason)}): serve a model of another architecture, such as Llama, GPT-2 or Qwen"
     ) from reason
 
 
@@ -100,7 +100,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
         )
     except Exception as error:  # each architecture checks its own fields in its own way
         raise CheckpointError(
-            f"{folder / CONFIG_FILE} is no configuration of '{kind}' ({_in_one_line(error)}): "
+            f"{folder / CONFIG_FILE} is no configuration of '{kind}' ({in_one_line(error)}): "
             "correct that field, or fetch it again"
         ) from error
     _causal(folder, config)
@@ -162,7 +162,7 @@ def _load_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype) ->
         )
     except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(
-            f"the weights of {folder} do not fit its {CONFIG_FILE} ({_in_one_line(error)}): fetch both again"
+            f"the weights of {folder} do not fit its {CONFIG_FILE} ({in_one_line(error)}): fetch both again"
         ) from error
     model, report = loaded
     misshapen = [one[0] if isinstance(one, tuple) else one for one in report["mismatched_keys"]]
@@ -183,7 +183,7 @@ def _attention(config: PreTrainedConfig) -> str:
     return "eager" if plain else "sdpa"
 
 
-def _in_one_line(error: Exception) -> str:
+def in_one_line(error: Exception) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 

@@ -16,8 +16,7 @@ import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from models import checkpoint
-from models.checkpoint import TINY_FOLDER, CheckpointError
+from models.checkpoint import TINY_FOLDER, Checkpoint, CheckpointError
 from models.config import Config
 from models.opening import native_tokenizer
 from models.tokenizer import END_OF_TEXT, TOKENIZER_FILE, Tokenizer
@@ -33,9 +32,10 @@ def make(
     `texts`, with `new_tokens` greedy ones each, by launchbound's own forward in float32, one thread. Raises
     CheckpointError for a model that cannot be exported, and where `texts` hold too few prompts that long.
     """
-    model = checkpoint.build(name, count)
-    source = checkpoint.folder_of(name) or TINY_FOLDER
-    tokenizer = native_tokenizer(name, model.config.vocabulary)
+    checkpoint = Checkpoint(name)
+    model = checkpoint.build(count)
+    source = checkpoint.folder or TINY_FOLDER
+    tokenizer = native_tokenizer(checkpoint, model.config.vocabulary)
     prompts = _prompts(tokenizer, texts, count, prompt_tokens)
     export(model, folder)
     shutil.copy(source / TOKENIZER_FILE, folder / TOKENIZER_FILE)
@@ -55,7 +55,7 @@ def make(
         for prompt, new, margin in zip(prompts, tokens.tolist(), margins.tolist(), strict=True)
     ]
     return {
-        "model_hash": checkpoint.content_hash(name),
+        "model_hash": checkpoint.content_hash,
         "parameters": sum(tensor.numel() for tensor in llama_state(model).values()),
         "vocabulary": model.config.vocabulary,
         "rows": rows,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NoReturn, TextIO
 import typer
 from pydantic import ValidationError
 
-from models.naming import names_module
+from models.naming import is_called
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -84,7 +84,7 @@ Preset = Annotated[PresetName | None, typer.Option(help="A named plan (docs/swee
 
 def refuse_module(model: str, why: str) -> None:
     """Exit as for bad input where `model` names a factory of the user's own."""
-    if names_module(model):
+    if is_called(model):
         bad_input(f"{model} is a module of your own, and {why}: `launchbound run {model}` measures it")
 
 

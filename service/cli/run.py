@@ -49,8 +49,7 @@ def run(
     """
     from loadtests.run.folder import commit_name, results_path
 
-    options = {"device": device, "dtype": dtype}
-    served = {option: value for option, value in options.items() if value is not None}
+    served = {key: value for key, value in (("device", device), ("dtype", dtype)) if value is not None}
     try:
         wanted = device or os.environ.get("LAUNCHBOUND_DEVICE", "auto")
         named = PlanOptions(preset=preset, modes=modes, batch_sizes=batch_sizes)
@@ -64,11 +63,9 @@ def run(
     if export is not None:
         # The result stays the last line of standard output.
         with report_extra_needed():
-            typer.echo(write_programs(export, folder, name) if code == 0 else NOTHING_WRITTEN, err=True)
+            invalid = "no program is written: the sweep is not valid"
+            typer.echo(write_programs(export, folder, name) if code == 0 else invalid, err=True)
     raise typer.Exit(code)
-
-
-NOTHING_WRITTEN = "no program is written: the sweep is not valid"
 
 
 def _refuse_export(export: Path, name: str, starts: int) -> None:
@@ -91,21 +88,13 @@ def write_programs(export: Path, folder: Path, name: str) -> str:
     from models.export import script_of
 
     results = read_results(folder)
-    measured, engine = results.run, results.run.engine
+    engine = results.run.engine
     answers = [verdict.shipped for verdict in Findings(results).main if verdict.shipped]
     written = list[Path]()
     for one in answers:
         mode, batch = MODES[one.cell.mode], one.cell.batch_size
-        text = script_of(
-            name,
-            mode.grad_mode,
-            measured.effect(mode),
-            batch,
-            engine["dtype"],
-            one.latency.value,
-            engine["device"],
-            engine["threads"] if engine["device"] == "cpu" else None,
-        )
+        done = (mode.grad_mode, results.run.effect(mode), batch, engine["dtype"], one.latency.value)
+        text = script_of(name, *done, engine["device"], engine["threads"])
         path = export if len(answers) == 1 else export.with_stem(f"{export.stem}-b{batch}")
         path.write_text(text, encoding="utf-8")
         written.append(path)

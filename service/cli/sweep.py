@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from models.naming import names_module
+from models.naming import is_called
 from service.cli.options import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -163,7 +163,7 @@ def chosen_plans(
             modes = swept_modes(own_device) if own_device else default_modes()
             document = msgspec.structs.replace(document, modes=modes)
         plan = plan_of(document)
-        if document.model and names_module(document.model):
+        if document.model and is_called(document.model):
             plan = plan.of_calls()
         # The default modes by name: they may be others where the plan is read again.
         document = msgspec.structs.replace(document, modes=plan.modes)

@@ -13,8 +13,9 @@ import msgspec
 import torch
 from torch import Tensor
 
-from service.engine.generation import HostFeed, JobResult, prefill
+from service.engine.generation import Generator, HostFeed, prefill
 from service.engine.inbox import Inbox, LocalInbox
+from service.engine.job import JobResult
 from service.engine.job_runner import JobRunner
 from service.engine.outcome import BatchStep, StepEstimates, build_outcome, shared_timings
 from service.engine.text import Completions
@@ -39,6 +40,7 @@ class Scheduler:
     ) -> None:
         self._inbox = inbox
         self._runner = runner
+        assert isinstance(runner.generator, Generator)
         self._buckets = sorted(runner.generator.feeds)
         self._serve_alone = serve_alone
         self._estimates = estimates
@@ -144,6 +146,7 @@ class Batch:
     def __init__(
         self, runner: JobRunner, configured: ConfiguredMode, inbox: Inbox | LocalInbox, left: Left
     ) -> None:
+        assert isinstance(runner.generator, Generator)
         self._generator = runner.generator
         self._meter = runner.meter
         self._steps = configured.steps

@@ -9,13 +9,14 @@ from dataclasses import astuple, dataclass
 from operator import sub
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from traceback import FrameSummary
 from types import ModuleType
 from typing import TypeVar
 
 import torch
 from torch._dynamo import config as dynamo_config
-from torch._dynamo.exc import ShortenTraceback, TorchDynamoException, Unsupported
-from torch._dynamo.utils import counters
+from torch._dynamo.exc import ShortenTraceback, TorchDynamoException, Unsupported, UserError
+from torch._dynamo.utils import counters, graph_break_reasons
 from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
@@ -134,10 +135,59 @@ def _remedy() -> str:
     return f"start the service without {settings}" if settings else "leave the mode out"
 
 
+BREAKS = (Unsupported, UserError)
+"""What Dynamo raises of a model that is to be one graph, and has to be broken."""
+
+
 def not_one_graph(error: Unsupported, plain: Sequence[str]) -> str:
     """Why a mode that compiles has failed, and which of the configured modes, `plain`, compile nothing."""
     remain = f"what remains: {', '.join(plain)}" if plain else "no configured mode remains: add eager"
     return f"this model cannot be compiled as one graph; {remain}. {error}"[:2000]
+
+
+class GraphBreaks:
+    """Where a mode's callables break the graph, as Dynamo lists it between `begin` and `end`.
+
+    `count` is the most that one callable has: one less than its graphs, and at least one per line, as what
+    follows a break need not be compiled.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.places: list[str] = []
+        self._listed = 0
+
+    def begin(self) -> None:
+        self._listed = len(graph_break_reasons)
+
+    def end(self, graphs: int) -> None:
+        """`graphs` were compiled since `begin`."""
+        found = dict.fromkeys(_place(one.user_stack) for one in graph_break_reasons[self._listed :])
+        self.count = max(self.count, graphs - 1, len(found))
+        self.places += [place for place in found if place not in self.places]
+
+    def __str__(self) -> str:
+        times = "once" if self.count == 1 else f"{self.count} times"
+        more = f", and {len(self.places) - MOST_PLACES} more" if len(self.places) > MOST_PLACES else ""
+        return f"breaks the graph {times}: {', '.join(self.places[:MOST_PLACES])}{more}"
+
+
+MOST_PLACES = 5
+"""Of breaks that a reason names."""
+
+
+def _place(stack: Sequence[FrameSummary]) -> str:
+    """The innermost line of a break that is not of torch itself."""
+    own = [frame for frame in stack if not frame.filename.startswith(_TORCH)] or list(stack)
+    return f"{shown_path(own[-1].filename)}:{own[-1].lineno}" if own else "an unknown line"
+
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def shown_path(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 Result = TypeVar("Result")

@@ -3,65 +3,32 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_int64
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import product
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 
 from models.served import ServedTokenizer
-from service.engine.inbox import Inbox, LocalInbox
+from service.engine.inbox import Inbox, LocalInbox, local_job
+from service.engine.job import JobEnded, JobResult, JobWatch
 from service.engine.text import Completion, Completions, encode_prompts
-from service.records import Job, OutcomeKind, Phase, Problem, StepProfile, Token
+from service.records import Job, Phase, Token
 from service.step.buffers import Arguments, Buffers
 from service.step.callables import Step
 from service.step.meters import Copied, Meter, Readings
 from service.step.sampling import Sampler
 
-POLL_NS = 10_000_000
-"""A job that runs alone polls no more often: only a cancellation can arrive, and a poll takes 2 to 16 µs."""
-
-
-@dataclass(slots=True)
-class JobResult:
-    """Filled in while the job runs, so that a job that ends early keeps what was measured until then.
-
-    `taken_ns`, `first_token_ns` and `ended_ns` (its last step's bookkeeping is done) are instants of
-    `perf_counter_ns`, `queue_ns` and `tokenise_ns` durations. `bucket` is 0 for a job that did not start.
-    """
-
-    taken_ns: int = 0
-    queue_ns: int = 0
-    kind: OutcomeKind = "ok"
-    problem: Problem | None = None
-    profile: list[StepProfile] | None = None
-    bucket: int = 0
-    prompt_tokens: int = 0
-    padded_prompt_tokens: int = 0
-    attended_tokens: int = 0
-    rows: Completions | None = None
-    prefill: Readings = field(default_factory=Readings)
-    decode: Readings = field(default_factory=Readings)
-    tokenise_ns: int = 0
-    first_token_ns: int | None = None
-    ended_ns: int = 0
-    involuntary_switches: int = 0
-    sampled: bool = False
-
-    def fail(self, problem: Problem, kind: OutcomeKind = "error") -> None:
-        self.kind = kind
-        self.problem = problem
-
-
-class _StopGeneration(Exception):
-    """The job ends before its rows are complete: it was cancelled, or its deadline has passed."""
-
-    def __init__(self, kind: OutcomeKind) -> None:
-        super().__init__(kind)
-        self.kind = kind
+SAMPLING: tuple[dict[str, Any], ...] = (
+    {"temperature": 1.0, "top_k": 2, "seed": 1},
+    {"temperature": 1.0, "top_p": 0.5},
+)
+"""Between them they need every operator that sampling has."""
 
 
 class Generator:
@@ -74,7 +41,7 @@ class Generator:
         self.tokenizer = tokenizer
         self._context = context
         self._inbox = inbox
-        self._poll_ns = 0
+        self._watch = JobWatch(inbox)
 
     def run(self, job: Job, steps: Mapping[tuple[Phase, int], Step], result: JobResult, meter: Meter) -> None:
         """Run `job` with the steps of its mode, recording everything in `result` as it happens.
@@ -88,7 +55,7 @@ class Generator:
             sampler = Sampler(job, feed.buffers.token.device)
             step = steps["prefill", result.bucket]
             found = prefill(
-                prompts, feed, step, meter, result.prefill, lambda: self._check(job, perf_counter_ns())
+                prompts, feed, step, meter, result.prefill, lambda: self._watch.check(job, perf_counter_ns())
             )
             result.padded_prompt_tokens = found.padded
             feed.buffers.positions.copy_(found.lengths, non_blocking=True)
@@ -98,8 +65,8 @@ class Generator:
             used = max(map(len, prompts))
             decode = DecodeSteps(steps["decode", result.bucket], feed, meter, sampler, result, tokens, used)
             self._decode(job, result, rows, decode, meter.copy(tokens))
-        except _StopGeneration as stop:
-            result.kind = stop.kind
+        except JobEnded as end:
+            result.kind = end.kind
         finally:
             result.ended_ns = perf_counter_ns()
             after = resource.getrusage(resource.RUSAGE_THREAD)
@@ -127,6 +94,7 @@ class Generator:
         not wait for the host. Where these end the text, it was one too many, and is waited for like any.
         """
         meter, readings, ahead = steps.meter, result.prefill, None
+        check = self._watch.check
         for left in reversed(range(job.max_new_tokens)):
             # Not behind prefill, whose wait would else be a part of the first decode step.
             if steps.on_cuda and left and readings is result.decode:
@@ -139,21 +107,25 @@ class Generator:
                 self.stream(job, examined)
                 if rows.complete:
                     break
-            self._check(job, now)
+            check(job, now)
             readings = result.decode
             copied, ahead = ahead or steps.launch(values), None
         if ahead is not None:
             meter.fetch(ahead, readings)
 
-    def _check(self, job: Job, now_ns: int) -> None:
-        """Between two steps: raise _StopGeneration where the deadline has passed or the job is cancelled."""
-        if now_ns > job.deadline_ns:
-            raise _StopGeneration("timeout")
-        if now_ns >= self._poll_ns:
-            self._poll_ns = now_ns + POLL_NS
-            self._inbox.receive()
-        if self._inbox.is_cancelled(job):
-            raise _StopGeneration("cancelled")
+    def lead(self, job: Job) -> Job:
+        """Runs before `job`, which is sampled: right after another mode the host takes more of a prefill."""
+        return msgspec.structs.replace(job, max_new_tokens=1, stop=[], stream=False)
+
+    def warm_up_jobs(self, mode: str) -> Iterator[Job]:
+        """Sampled ones at every batch bucket: on CUDA the first use of a kernel loads it."""
+        for bucket, options in product(self.feeds, SAMPLING):
+            yield local_job("warm-up", mode, [[0]] * bucket, 3, **options)
+
+    def sizes(self, result: JobResult) -> dict[Phase, int]:
+        """The `step_size` of the newest steps of a job, of which its samples are to be."""
+        chunk = self.feeds[max(self.feeds)].buffers.chunk_length
+        return {"prefill": min(result.padded_prompt_tokens, chunk), "decode": result.attended_tokens}
 
     def stream(self, job: Job, examined: list[tuple[int, Completion]]) -> None:
         """Send what may leave of the `examined` rows, where the job streams."""

@@ -5,14 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import product
 from time import perf_counter_ns
-from typing import Any
 
-import msgspec
-
-from service.engine.generation import Generator, JobResult
-from service.engine.inbox import local_job
+from service.engine.job import ALL_PHASES, JobResult, JobWork
 from service.engine.profiler import RequestProfiler
 from service.engine.step_shares import BACKGROUND_PER_SECOND, Key, StepShares
 from service.engine.text import JobError
@@ -28,18 +23,12 @@ PIECE_SECONDS = 1800.0
 
 PROFILING = Doing(what="profiling a request", limit_seconds=PIECE_SECONDS)
 
-SAMPLING: tuple[dict[str, Any], ...] = (
-    {"temperature": 1.0, "top_k": 2, "seed": 1},
-    {"temperature": 1.0, "top_p": 0.5},
-)
-"""Between them they need every operator that sampling has."""
-
 
 @dataclass(frozen=True, slots=True)
 class JobRunner:
     """Runs jobs one at a time; whatever one raises ends that job and not the engine."""
 
-    generator: Generator
+    generator: JobWork
     profiler: RequestProfiler
     shares: StepShares
     meter: Meter
@@ -47,10 +36,9 @@ class JobRunner:
     announce: Callable[[Doing], None]
 
     def warm(self) -> None:
-        """Run sampled jobs at every batch bucket in one mode: on CUDA the first use of a kernel loads it."""
+        """Run jobs of our own in one mode."""
         for configured in list(self.warmup.ready().values())[:1]:
-            for bucket, options in product(self.generator.feeds, SAMPLING):
-                job = local_job("warm-up", configured.mode.name, [[0]] * bucket, 3, **options)
+            for job in self.generator.warm_up_jobs(configured.mode.name):
                 try:
                     self.generator.run(job, configured.steps, JobResult(), self.meter)
                 except Exception as error:
@@ -68,7 +56,7 @@ class JobRunner:
         try:
             if job.sample and self.shares.missing is None:
                 began_ns = perf_counter_ns()
-                self.generator.run(first_token_of(job), configured.steps, JobResult(), self.meter)
+                self.generator.run(self.generator.lead(job), configured.steps, JobResult(), self.meter)
                 # Not a part of what is sampled: the engine was busy with something else.
                 result.taken_ns = perf_counter_ns()
                 result.queue_ns += result.taken_ns - began_ns
@@ -94,30 +82,27 @@ class JobRunner:
             with self.shares.sampling(samples_per_second) as found:
                 generate(self.meter)
         finally:
-            result.prefill.samples = found.get((job.mode, "prefill", result.bucket))
-            result.decode.samples = found.get((job.mode, "decode", result.bucket))
+            for phase in ALL_PHASES:
+                result.of(phase).samples = found.get((job.mode, phase, result.bucket))
 
     def failed(self, configured: ConfiguredMode, error: Exception, results: Iterable[JobResult]) -> None:
         """Record in `results` what a step, or a job's arguments, raised; the loss of the device is raised."""
         if is_device_lost(error):
             raise error
+        results = list(results)
         kind: OutcomeKind = "error"
         problem = Problem(type="internal", message=reason(error))
         if isinstance(error, JobError):
             problem = error.problem
         elif is_out_of_memory(error):
-            message = f"the device is out of memory: send fewer prompts or tokens ({error})"
+            smaller = next(iter(results)).workload.smaller
+            message = f"the device is out of memory: send {smaller} ({error})"
             kind, problem = "oom", Problem(type="out_of_memory", message=message)
             free_memory(error)
         elif is_recompile_error(error):
             self.warmup.update(configured, recompiles=configured.status.recompiles + 1)
         for result in results:
             result.fail(problem, kind)
-
-
-def first_token_of(job: Job) -> Job:
-    """Runs before `job`, which is sampled: right after another mode the host takes more of a prefill."""
-    return msgspec.structs.replace(job, max_new_tokens=1, stop=[], stream=False)
 
 
 def not_ready(name: str, modes: Mapping[str, ConfiguredMode]) -> Problem:

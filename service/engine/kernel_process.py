@@ -21,8 +21,8 @@ from service.engine.parts import build_parts
 from service.engine.warmup import ConfiguredMode
 from service.parent_death import owned
 from service.records import EngineSettings, Phase
-from service.step.buffers import Buffers, measured_arguments, set_positions
-from service.step.callables import Step
+from service.step.buffers import StepInputs
+from service.step.callables import AnyStep
 from service.step.device import reason
 from service.step.meters import step_shape
 from service.step.process_state import prepare_process
@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> int:
             try:
                 configured = parts.warmup.modes[mode]
                 if request == "profile":
-                    found = _profile_mode(configured, parts.buffers)
+                    found = _profile_mode(configured, parts.workload.inputs)
                 else:
                     for _ in parts.warmup.serving(configured):
                         pass
@@ -187,19 +187,18 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _profile_mode(configured: ConfiguredMode, buffers: Mapping[int, Buffers]) -> list[Profiled]:
+def _profile_mode(configured: ConfiguredMode, inputs: Mapping[int, StepInputs]) -> list[Profiled]:
     """Every callable of a captured mode, in every shape; none of one that is not captured."""
     return [
-        Profiled(phase, bucket, _profile(step, buffers[bucket], phase))
+        Profiled(phase, bucket, _profile(step, inputs[bucket], phase))
         for (phase, bucket), step in configured.steps.items()
     ]
 
 
-def _profile(step: Step, buffers: Buffers, phase: Phase) -> list[ProfiledStep]:
+def _profile(step: AnyStep, inputs: StepInputs, phase: Phase) -> list[ProfiledStep]:
     """All shapes in one session, the usual one often enough for an interval."""
-    set_positions(buffers, phase)
-    arguments = measured_arguments(buffers, phase)
-    others = [one for one in buffers.shapes(phase) if step_shape(one) != step_shape(arguments)]
+    arguments = inputs.measured(phase)
+    others = [one for one in inputs.shapes(phase) if step_shape(one) != step_shape(arguments)]
     return profile_steps(step, [(arguments, INTERVAL_STEPS), *((one, FEW_STEPS) for one in others)])
 
 

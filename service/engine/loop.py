@@ -17,8 +17,8 @@ import torch
 
 from service.engine.batching import Scheduler
 from service.engine.compiler import CacheBroken
-from service.engine.generation import Generator, JobResult
 from service.engine.inbox import Inbox, LocalInbox
+from service.engine.job import JobResult
 from service.engine.job_runner import PIECE_SECONDS, JobRunner, not_ready
 from service.engine.kernel_process import kernel_process
 from service.engine.outcome import StepEstimates, build_outcome, timings
@@ -27,7 +27,7 @@ from service.engine.profiler import DeviceMeasurements, RequestProfiler
 from service.engine.second_compiler import second_compiler
 from service.engine.warmup import Warmup
 from service.machine import pin
-from service.records import PHASES, Doing, EngineSettings, Job, Phase
+from service.records import Doing, EngineSettings, Job
 from service.step.compile_cache import code_of, discard
 from service.step.device import is_device_lost, memory, sharing_note
 from service.step.device_time import CudaQueue
@@ -98,19 +98,22 @@ class Engine:
         self._inbox = inbox
         self.parts = parts = build_parts(settings, inbox.send, retries_cache)
         device, warmup, shares = parts.loaded.device, parts.warmup, parts.shares
-        meter = new_meter(device, max(parts.buffers), settings.instrumentation, shares.labels)
-        generator = Generator(parts.tokenizer, parts.buffers, parts.loaded.model.config.context, inbox)
+        meter = new_meter(device, max(parts.workload.inputs), settings.instrumentation, shares.labels)
+        self._kind, self._jobs = parts.workload.kind, parts.workload.jobs(inbox)
         traces = Path(settings.cache_folder) / "traces"
         self._profiler = RequestProfiler(device, settings.profile_every, traces)
-        self._runner = JobRunner(generator, self._profiler, shares, meter, warmup, inbox.announce)
-        self._scheduler = Scheduler(
-            inbox, self._runner, self._serve, self._usual_estimates, self._announce_news
-        )
+        self._runner = JobRunner(self._jobs, self._profiler, shares, meter, warmup, inbox.announce)
+        self._scheduler: Scheduler | None = None
+        if settings.batching != "off":
+            self._scheduler = Scheduler(
+                inbox, self._runner, self._serve, self._usual_estimates, self._announce_news
+            )
         queue = CudaQueue() if device.type == "cuda" else None
         start = partial(kernel_process, settings)
-        self._device = DeviceMeasurements(warmup, parts.buffers, self._profiler, queue, start)
+        self._device = DeviceMeasurements(
+            warmup, parts.workload.inputs, self._profiler, queue, start, self._kind
+        )
         self._profiler.before_first = self._device.attach
-        self._merges = settings.batching != "off"
         self._busy_until_ns = self._announced_ns = self._looked_ns = perf_counter_ns()
         self._status = parts.status()
 
@@ -169,7 +172,7 @@ class Engine:
         """Run every job that has arrived, one after another; each keeps those behind it waiting."""
         self._inbox.receive()
         while not self._inbox.stopped and (job := self._inbox.take()) is not None:
-            if self._merges:
+            if self._scheduler is not None:
                 self._scheduler.serve(job, self._busy_until_ns)
             else:
                 self._serve(job)
@@ -180,7 +183,7 @@ class Engine:
 
     def _serve(self, job: Job) -> None:
         """Run `job`, unless it can no longer start, and answer it: exactly one Outcome per job."""
-        result = JobResult(taken_ns=perf_counter_ns())
+        result = JobResult(taken_ns=perf_counter_ns(), workload=self._kind)
         result.queue_ns = max(0, self._busy_until_ns - job.sent_ns)
         modes = self.parts.warmup.modes
         configured = modes.get(job.mode)
@@ -192,16 +195,16 @@ class Engine:
             result.fail(not_ready(job.mode, modes))
         else:
             self._runner.run(job, configured, result)
-        chunk = min(result.padded_prompt_tokens, self.parts.settings.prefill_chunk)
-        sizes: dict[Phase, int] = {"prefill": chunk, "decode": result.attended_tokens}
+        sizes = self._jobs.sizes(result)
         newest = {
-            phase: self.parts.shares.newest(job.mode, phase, result.bucket, sizes[phase]) for phase in PHASES
+            phase: self.parts.shares.newest(job.mode, phase, result.bucket, sizes.get(phase))
+            for phase in self._kind.phases
         }
         estimates = self._profiler.estimates(job, result, newest)
         self._inbox.send(build_outcome(job, result, configured, partial(timings, result, estimates)))
 
     def _usual_estimates(self, mode: str, bucket: int) -> StepEstimates:
-        newest = {phase: self.parts.shares.newest(mode, phase, bucket) for phase in PHASES}
+        newest = {phase: self.parts.shares.newest(mode, phase, bucket) for phase in self._kind.phases}
         return self._profiler.usual_estimates(mode, bucket, newest)
 
     def _announce_news(self) -> None:

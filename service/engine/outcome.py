@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
+from typing import Any
 
 import msgspec
 
-from service.engine.generation import JobResult
+from service.engine.job import JobResult
 from service.engine.step_shares import ENOUGH
 from service.engine.warmup import ConfiguredMode
 from service.records import (
@@ -27,6 +28,7 @@ from service.statistics.boundedness import dispatch_share
 from service.step.meters import Readings
 from service.step.profiling import STEPS_PER_TRACE
 from service.step.trace import StepShape
+from service.workloads import WORKLOADS
 
 
 def build_outcome(
@@ -46,6 +48,7 @@ def build_outcome(
         batch_bucket=result.bucket,
         prompt_tokens=result.prompt_tokens,
         outputs=result.rows.outputs() if result.rows else [],
+        forward_outputs=result.forward_outputs,
         timings=measured(perf_counter_ns()) if result.bucket else None,
         kernels=kernels,
         launches=launches,
@@ -54,12 +57,18 @@ def build_outcome(
     )
 
 
+_MAIN = frozenset(workload.main for workload in WORKLOADS.values())
+
+
 def ran_as(configured: ConfiguredMode, profile: Sequence[StepProfile] | None) -> tuple[str, str | None]:
     """The effective mode of a request and why: a profiled step with replay must show one graph launch."""
     cuda, status = configured.mode.cuda, configured.status
     if cuda.graph_replay and status.effective == cuda.name:
         for entry in profile or ():
-            if entry.phase == "decode" and entry.graph_launches not in (None, 1):
+            # A mode that breaks the graph replays several for each step.
+            replays = entry.graph_launches
+            replayed = replays in (None, 1) or (status.graph_breaks > 0 and replays != 0)
+            if entry.phase in _MAIN and not replayed:
                 return cuda.without_replay, "graph_skipped"
     return status.effective, status.reason
 
@@ -80,28 +89,32 @@ class StepEstimates:
 
 def timings(result: JobResult, estimates: StepEstimates, done_ns: int) -> Timings:
     """What the job took, in seconds, by the definitions of `service.records.Timings`."""
-    decode_begins_ns = result.decode.begin[0] if result.decode.begin else result.ended_ns
-    prefill = phase_timings(result.prefill, "prefill", estimates, decode_begins_ns)
-    decode = phase_timings(result.decode, "decode", estimates, result.ended_ns)
-    return job_timings(result, prefill, decode, estimates, done_ns)
+    phases: dict[Phase, PhaseTimings] = {}
+    until_ns = result.ended_ns
+    for phase in reversed(result.workload.phases):
+        readings = result.of(phase)
+        phases[phase] = phase_timings(readings, phase, estimates, until_ns)
+        until_ns = readings.begin[0] if readings.begin else until_ns
+    return job_timings(result, phases, estimates, done_ns)
 
 
 def job_timings(
-    result: JobResult, prefill: PhaseTimings, decode: PhaseTimings, estimates: StepEstimates, done_ns: int
+    result: JobResult, phases: Mapping[Phase, PhaseTimings], estimates: StepEstimates, done_ns: int
 ) -> Timings:
+    first = phases[result.workload.phases[0]]
+    by_name: dict[str, Any] = {phase: one for phase, one in phases.items()}  # noqa: C416 - keys are any text
     measured: Source = "attached" if estimates.attached else "measured"
     dispatch_source: Source = measured if estimates.cuda else "sampled"
     kernel_source = estimates.kernel_source if estimates.cuda else "sampled"
     return Timings(
         queue_seconds=result.queue_ns / 1e9,
-        prefill=prefill,
-        decode=decode,
+        **by_name,
         tokenise_seconds=result.tokenise_ns / 1e9,
         involuntary_switches=result.involuntary_switches,
         padded_prompt_tokens=result.padded_prompt_tokens,
         attended_tokens=result.attended_tokens,
-        dispatch_source=dispatch_source if prefill.dispatch_seconds is not None else None,
-        kernel_source=kernel_source if prefill.kernel_seconds is not None else None,
+        dispatch_source=dispatch_source if first.dispatch_seconds is not None else None,
+        kernel_source=kernel_source if first.kernel_seconds is not None else None,
         taken_ns=result.taken_ns,
         first_token_ns=result.first_token_ns,
         done_ns=done_ns,
@@ -201,7 +214,7 @@ def totals(result: JobResult) -> tuple[int | None, int | None]:
 
 def covered(result: JobResult) -> bool:
     """Whether all steps of a profiled job fit into its trace."""
-    return result.prefill.steps + result.decode.steps <= STEPS_PER_TRACE
+    return result.steps <= STEPS_PER_TRACE
 
 
 EstimatesOf = Callable[[int], StepEstimates]
@@ -248,8 +261,10 @@ def shared_timings(
     groups = _by_bucket(steps, result.ended_ns, estimates_of)
     whole = job_timings(
         result,
-        _total(groups, "prefill", estimates, result.prefill.minor_faults),
-        _total(groups, "decode", estimates, result.decode.minor_faults),
+        {
+            phase: _total(groups, phase, estimates, result.of(phase).minor_faults)
+            for phase in result.workload.phases
+        },
         estimates,
         done_ns,
     )

@@ -1,4 +1,4 @@
-"""Builds the parts of an engine: model, buffers, modes; and describes them to the front."""
+"""Builds the parts of an engine: what it serves, its modes; and describes them to the front."""
 
 from __future__ import annotations
 
@@ -7,44 +7,42 @@ import re
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from models.opening import open_tokenizer, revision
-from models.served import ServedTokenizer
 from service.engine.compiler import CacheRetry, ColdStarts
 from service.engine.step_shares import StepShares
-from service.engine.text import most_prompt_bytes
 from service.engine.warmup import Warmup
+from service.engine.workload import ServedWorkload, open_workload
 from service.records import EngineSettings, EngineStatus, MatrixRate, MemoryBandwidth, ModeStatus
-from service.step.buffers import Buffers, allocate
-from service.step.callables import build_step
 from service.step.compile_cache import code_of
 from service.step.device import device_name, free_memory, is_out_of_memory, memory
-from service.step.loaded_model import LoadedModel, load_model
-from service.step.parity import DECODE_STEPS
-from service.step.roofs import matrix_rate, memory_bandwidth, step_bytes, step_flops
+from service.step.loaded_model import LoadedModel, LoadedModule
+from service.step.roofs import matrix_rate, memory_bandwidth
 
 Roof = TypeVar("Roof", MemoryBandwidth, MatrixRate)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """The parts of an engine; built once, before anything is compiled."""
+    """The parts of an engine; built once, before anything is compiled. `code` is where that is kept."""
 
     settings: EngineSettings
-    loaded: LoadedModel
-    tokenizer: ServedTokenizer
-    buffers: dict[int, Buffers]
+    workload: ServedWorkload
     warmup: Warmup
     shares: StepShares
+    code: Path
+
+    @property
+    def loaded(self) -> LoadedModel | LoadedModule:
+        return self.workload.loaded
 
     def measure(self) -> dict[str, Any]:
         """Measure the machine, for the status; a roof is None where the device is too full for it."""
         device, precision = self.loaded.device, self.loaded.precision
-        weights = step_bytes(self.loaded.model, self.buffers[max(self.buffers)]).weights
+        weights = self.workload.weight_bytes
         return {
             "memory_bandwidth": _unless_full(lambda: memory_bandwidth(device, weights)),
             "matrix_rate": _unless_full(lambda: matrix_rate(device, precision.autocast or precision.weights)),
@@ -53,19 +51,12 @@ class EngineParts:
     def status(self, measured: Mapping[str, Any] | None = None) -> EngineStatus:
         """The engine's and its machine's status; with what was `measured` of it that of a warm engine."""
         loaded = self.loaded
-        config, settings = loaded.model.config, self.settings
         return EngineStatus(
             pid=os.getpid(),
-            model=settings.model,
+            model=self.settings.model,
             model_hash=loaded.content_hash,
-            model_revision=revision(settings.model),
             parameters=loaded.parameters,
-            layers=config.layers,
-            width=config.width,
-            context=config.context,
-            prompt_bytes=most_prompt_bytes(self.tokenizer, config.context),
-            prefill_chunk=settings.prefill_chunk,
-            batch_buckets=sorted(self.buffers),
+            batch_buckets=sorted(self.workload.inputs),
             device=loaded.device.type,
             device_name=device_name(loaded.device),
             dtype=loaded.precision.name,
@@ -77,13 +68,11 @@ class EngineParts:
             modes=list(self.warmup.modes),
             memory=memory(loaded.device),
             peak_resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            attention=self.warmup.attention,
-            step_bytes=step_bytes(loaded.model, self.buffers[max(self.buffers)]),
-            step_flops=step_flops(loaded.model),
+            attention=list(self.warmup.attention),
             blas=blas_libraries(torch.__config__.show()),
             no_samples=self.shares.missing,
-            batching=settings.batching,
             warm=measured is not None,
+            **self.workload.described(),
             **(measured or {}),
         )
 
@@ -119,31 +108,15 @@ def build_parts(
 
     `retries_cache`: CacheBroken may end warm-up, and the caller then starts another process.
     """
-    loaded = load_model(settings)
-    model, precision = loaded.model, loaded.precision
-    context, chunk = model.config.context, settings.prefill_chunk
-    if context < chunk + DECODE_STEPS:  # parity is checked on a whole chunk and the decode steps behind it
-        raise ValueError(
-            f"a context of {context} has no room for {DECODE_STEPS} tokens behind a chunk of {chunk}: "
-            f"set LAUNCHBOUND_PREFILL_CHUNK to {max(1, chunk // 2)}"
-        )
-    tokenizer = open_tokenizer(settings.model, model.config.vocabulary)
-    buffers = allocate(model, settings.batch_sizes, chunk, precision.cache)
+    workload = open_workload(settings)
+    loaded = workload.loaded
     code = code_of(settings.cache_folder, settings.model)
-    sizes = (chunk, settings.context, settings.threads, settings.device)
-    key = f"{loaded.content_hash} {precision.name} {sizes}"
+    sizes = (settings.prefill_chunk, settings.context, settings.threads, settings.device)
+    key = f"{loaded.content_hash} {loaded.precision.name} {sizes}"
     shares = StepShares(code.parent, _no_samples(settings, loaded.device.type))
-    warmup = Warmup(
-        settings.modes,
-        model,
-        buffers,
-        announce,
-        partial(build_step, precision=precision),
-        ColdStarts(code.parent, key),
-        shares,
-        CacheRetry(code, key) if retries_cache else None,
-    )
-    return EngineParts(settings, loaded, tokenizer, buffers, warmup, shares)
+    retry = CacheRetry(code, key) if retries_cache else None
+    warmup = Warmup(settings.modes, workload, announce, ColdStarts(code.parent, key), shares, retry)
+    return EngineParts(settings, workload, warmup, shares, code)
 
 
 def _no_samples(settings: EngineSettings, device_type: str) -> str | None:

@@ -12,14 +12,14 @@ from statistics import median
 from time import perf_counter_ns, time
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-from service.engine.generation import JobResult
+from service.engine.job import ALL_PHASES, JobResult
 from service.engine.kernel_process import KernelProcess
 from service.engine.outcome import StepEstimates, covered
 from service.engine.step_shares import Key
 from service.engine.warmup import Warmup
 from service.records import (
-    PHASES,
     DeviceTime,
     Job,
     KernelTime,
@@ -29,13 +29,14 @@ from service.records import (
     StepProfile,
 )
 from service.statistics.intervals import median_interval, named_fields, unpaired_ratio
-from service.step.buffers import LEAD_STEPS_OF_DISPATCH, Buffers, measured_arguments, set_positions
-from service.step.callables import Step
+from service.step.buffers import LEAD_STEPS_OF_DISPATCH, StepInputs
+from service.step.callables import AnyStep
 from service.step.device import free_memory, is_device_lost, reason
 from service.step.device_time import CudaQueue, queued_time
 from service.step.meters import Meter, step_shape
 from service.step.profiling import INTERVAL_STEPS, Profiler
 from service.step.trace import ProfiledStep, StepShape, seconds_by_shape
+from service.workloads import GENERATE, Workload
 
 
 class RequestProfiler:
@@ -83,8 +84,10 @@ class RequestProfiler:
         steps = self._profiler.run(job.id, about, meter, action)
         if not steps:
             return []
-        prefill = result.prefill.steps
-        by_phase: dict[Phase, list[ProfiledStep]] = {"prefill": steps[:prefill], "decode": steps[prefill:]}
+        by_phase: dict[Phase, list[ProfiledStep]] = {}
+        for phase in result.workload.phases:
+            count = result.of(phase).steps
+            by_phase[phase], steps = steps[:count], steps[count:]
         for phase, recorded in by_phase.items():
             for shape, seen in seconds_by_shape(recorded).items():
                 self.kernel_times.add((job.mode, phase, result.bucket), shape, [median(seen)])
@@ -101,7 +104,7 @@ class RequestProfiler:
             return usual
         per_step = dict(usual.kernel_per_step_seconds)
         for entry in own:
-            shapes = (result.prefill if entry.phase == "prefill" else result.decode).shapes
+            shapes = result.of(entry.phase).shapes
             # The mean over the phase's steps, whatever their shapes: all of them are in it.
             per_step[entry.phase] = dict.fromkeys(shapes, entry.kernel_seconds or 0.0)
         return StepEstimates(self._cuda, newest, per_step, "profiled", self._attached)
@@ -110,7 +113,7 @@ class RequestProfiler:
         self, mode: str, bucket: int, newest: Mapping[Phase, SampleCounts | None]
     ) -> StepEstimates:
         """Costs per step of `mode` in `bucket`, from earlier profiled steps."""
-        per_step = {phase: self.kernel_times.medians[mode, phase, bucket] for phase in PHASES}
+        per_step = {phase: self.kernel_times.medians[mode, phase, bucket] for phase in ALL_PHASES}
         return StepEstimates(self._cuda, newest, per_step, "sampled", self._attached)
 
 
@@ -185,10 +188,11 @@ class DeviceMeasurements:
     """
 
     warmup: Warmup
-    buffers: Mapping[int, Buffers]
+    inputs: Mapping[int, StepInputs]
     profiler: RequestProfiler
     queue: CudaQueue | None
     start_process: Callable[[], KernelProcess]
+    workload: Workload = GENERATE
     missing: str | None = None
     profiler_note: str | None = None
     process: KernelProcess | None = None
@@ -204,7 +208,9 @@ class DeviceMeasurements:
         try:
             costs = self._costs().items()
             slower = [f"{name} {one.ratio:.2f} ({one.low:.2f} to {one.high:.2f})" for name, one in costs]
-            found = f"to issue a decode step takes this many times as long (95 %): {', '.join(slower)}"
+            found = (
+                f"to issue a {self.workload.step} takes this many times as long (95 %): {', '.join(slower)}"
+            )
             for name, cost in costs:
                 self.warmup.update(self.warmup.modes[name], profiler_cost=cost)
         except Exception as error:
@@ -218,21 +224,21 @@ class DeviceMeasurements:
         )
 
     def _costs(self) -> dict[str, ProfilerCost]:
-        buffers = self.buffers[min(self.buffers)]
-        steps = {name: one.steps["decode", buffers.bucket] for name, one in self.warmup.ready().items()}
-        before = self._rounds(steps, buffers)
+        bucket = min(self.inputs)
+        steps = {name: one.steps[self.workload.main, bucket] for name, one in self.warmup.ready().items()}
+        before = self._rounds(steps, self.inputs[bucket])
         self.profiler.warm()
-        after = self._rounds(steps, buffers)
+        after = self._rounds(steps, self.inputs[bucket])
         return {name: _cost(before[name], after[name]) for name in steps}
 
-    def _rounds(self, steps: Mapping[str, Step], buffers: Buffers) -> dict[str, list[float]]:
-        """Dispatch of each mode's decode step with `buffers`, in a random order per round."""
+    def _rounds(self, steps: Mapping[str, AnyStep], inputs: StepInputs) -> dict[str, list[float]]:
+        """Dispatch of each mode's main step on `inputs`, in a random order per round."""
         found: dict[str, list[float]] = {name: [] for name in steps}
         for number in range(ROUNDS):
             names = list(steps)
             Random(number).shuffle(names)
             for name in names:
-                found[name].append(decode_dispatch(steps[name], buffers))
+                found[name].append(step_dispatch(steps[name], inputs, self.workload.main))
         return found
 
     def follow(self) -> None:
@@ -290,9 +296,8 @@ class DeviceMeasurements:
                 failed[name] = str(error)
         return failed
 
-    def _queued(self, queue: CudaQueue, step: Step, phase: Phase, bucket: int) -> DeviceTime:
-        set_positions(self.buffers[bucket], phase)
-        arguments = measured_arguments(self.buffers[bucket], phase)
+    def _queued(self, queue: CudaQueue, step: AnyStep, phase: Phase, bucket: int) -> DeviceTime:
+        arguments = self.inputs[bucket].measured(phase)
         seconds, queued, upper_bound = queued_time(queue, partial(step, *arguments))
         return DeviceTime(
             phase=phase,
@@ -324,13 +329,13 @@ class DeviceMeasurements:
         return failed
 
 
-def decode_dispatch(step: Step, buffers: Buffers) -> float:
-    """Host seconds of one warmed decode step, issued to an idle device: the median of CALLS."""
-    set_positions(buffers, "decode")
-    arguments = measured_arguments(buffers, "decode")
+def step_dispatch(step: AnyStep, inputs: StepInputs, phase: Phase) -> float:
+    """Host seconds of one warmed step, issued to an idle device: the median of CALLS."""
+    arguments = inputs.measured(phase)
+    on_cuda = any(leaf.is_cuda for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor))
     found: list[float] = []
     for _ in range(LEAD_STEPS_OF_DISPATCH + CALLS):
-        if arguments[0].is_cuda:
+        if on_cuda:
             torch.cuda.synchronize()
         began = perf_counter_ns()
         step(*arguments)

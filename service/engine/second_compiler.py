@@ -12,7 +12,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from math import inf
 from pathlib import Path
 from time import sleep
@@ -25,8 +25,8 @@ from service.engine.warmup import CompiledElsewhere, callable_name, callables_of
 from service.machine import physical_cores
 from service.modes import MODES
 from service.parent_death import owned
-from service.records import EngineSettings
-from service.step.compile_cache import code_of, has_code, warn
+from service.records import EngineSettings, Phase
+from service.step.compile_cache import has_code, warn
 from service.step.process_state import prepare_process, resident_bytes
 
 POLL_SECONDS = 0.05
@@ -49,9 +49,11 @@ class Claims:
     A lock lasts as long as its process, so what a killed process had claimed can be claimed again.
     """
 
-    def __init__(self, file: int, modes: Iterable[str], buckets: Iterable[int]) -> None:
+    def __init__(
+        self, file: int, modes: Iterable[str], phases: Sequence[Phase], buckets: Iterable[int]
+    ) -> None:
         self._file = file
-        callables = callables_of(buckets)
+        callables = callables_of(phases, buckets)
         names = [callable_name(mode, *one) for mode in modes for one in callables]
         self._places = {name: place for place, name in enumerate(names)}
 
@@ -70,11 +72,11 @@ class Claims:
 class SecondCompiler:
     """The process that compiles `modes` of what the engine was set to, beside it."""
 
-    def __init__(self, settings: EngineSettings, modes: list[str]) -> None:
+    def __init__(self, settings: EngineSettings, modes: list[str], phases: Sequence[Phase]) -> None:
         chosen = msgspec.json.encode(msgspec.structs.replace(settings, modes=modes)).decode()
         print(f"launchbound engine: a second process helps to compile {', '.join(modes)}", file=sys.stderr)
         file = os.memfd_create("claims")
-        self._claims = Claims(file, modes, settings.batch_sizes)
+        self._claims = Claims(file, modes, phases, settings.batch_sizes)
         command = [sys.executable, "-m", "service.engine.second_compiler", chosen, str(file)]
         self._process = subprocess.Popen(owned(command), stdout=subprocess.PIPE, pass_fds=[file])
         assert self._process.stdout is not None
@@ -115,17 +117,16 @@ def second_compiler(parts: EngineParts) -> CompiledElsewhere | None:
     """Start it where it shortens a start and there is room for another copy of the model; else None."""
     settings, loaded = parts.settings, parts.loaded
     modes = _shared(settings.modes)
-    cold = not has_code(code_of(settings.cache_folder, settings.model))
+    cold = not has_code(parts.code)
     cores = min(physical_cores(os.sched_getaffinity(0)), allowed_cpus())
     free = min(psutil.virtual_memory().available, free_memory_bytes())
     room = free > MEMORY_FACTOR * resident_bytes()
     if loaded.device.type != "cpu" or not modes or not cold or cores < 2 or not room:
         return None
     # What the engine chose by timing is part of what is compiled.
-    chosen = msgspec.structs.replace(
-        settings, device="cpu", linears=loaded.linears.layout, discard_compiled=False
-    )
-    return SecondCompiler(chosen, modes).compiled
+    linears = settings.linears if loaded.linears is None else loaded.linears.layout
+    chosen = msgspec.structs.replace(settings, device="cpu", linears=linears, discard_compiled=False)
+    return SecondCompiler(chosen, modes, parts.workload.kind.phases).compiled
 
 
 def _shared(modes: Iterable[str]) -> list[str]:
@@ -140,8 +141,9 @@ def main(arguments: list[str]) -> int:
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library or a compiler prints is no report
     prepare_process(settings.cache_folder, settings.model)
-    claims = Claims(int(arguments[1]), settings.modes, settings.batch_sizes)
-    for name, seconds in build_parts(settings, lambda _: None).warmup.compile(claims.claim):
+    parts = build_parts(settings, lambda _: None)
+    claims = Claims(int(arguments[1]), settings.modes, parts.workload.kind.phases, settings.batch_sizes)
+    for name, seconds in parts.warmup.compile(claims.claim):
         print(msgspec.json.encode(Compiled(name, seconds)).decode(), file=reports, flush=True)
     return 0
 

@@ -11,8 +11,8 @@ from time import perf_counter_ns
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, CpuSampler, Place, SamplerError
 from service.records import SIDES, Phase, SampleCounts, StepSplit
 from service.statistics.boundedness import dispatch_share
-from service.step.buffers import LEAD_STEPS, LEAD_STEPS_OF_PREFILL, Buffers, measured_arguments, set_positions
-from service.step.callables import Step
+from service.step.buffers import LEAD_STEPS, LEAD_STEPS_OF_PREFILL, StepInputs
+from service.step.callables import AnyStep
 from service.step.meters import SIZE_BITS, StepLabels
 
 BACKGROUND_PER_SECOND = 53
@@ -50,7 +50,7 @@ class StepShares:
         self._of_key: dict[Key, _StepSamples] = defaultdict(_StepSamples)
         self._of_size: dict[tuple[Key, int], _StepSamples] = defaultdict(_StepSamples)
 
-    def add(self, mode: str, steps: Mapping[tuple[Phase, int], Step]) -> None:
+    def add(self, mode: str, steps: Mapping[tuple[Phase, int], AnyStep]) -> None:
         """Sample the steps of `mode` from now on."""
         for (phase, bucket), step in steps.items():
             self.labels.add(step)
@@ -130,15 +130,14 @@ class StepShares:
         return [split for key in keys if (split := self._of_key[key].split(key[1], key[2])) is not None]
 
     def burst(
-        self, steps: Mapping[tuple[Phase, int], Step], buffers: Mapping[int, Buffers]
+        self, steps: Mapping[tuple[Phase, int], AnyStep], inputs: Mapping[int, StepInputs]
     ) -> Iterator[None]:
         """Sample each of `steps` for BURST_SECONDS; yields after each."""
         if self._sampler is None:
             return
         for (phase, bucket), step in steps.items():
-            set_positions(buffers[bucket], phase)
-            arguments = measured_arguments(buffers[bucket], phase)
-            for _ in range(LEAD_STEPS if phase == "decode" else LEAD_STEPS_OF_PREFILL):
+            arguments = inputs[bucket].measured(phase)
+            for _ in range(LEAD_STEPS_OF_PREFILL if phase == "prefill" else LEAD_STEPS):
                 step(*arguments)
             with self.sampling(SAMPLES_PER_SECOND):
                 ends_ns = perf_counter_ns() + BURST_SECONDS * 1e9

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import msgspec
-from torch import nn
 from torch._dynamo.exc import Unsupported
 
-from models.served import Served
 from service.engine.compiler import (
+    BREAKS,
     CacheBroken,
     CacheRetry,
     ColdStarts,
+    CompileCounts,
+    GraphBreaks,
     load_compiler,
     not_one_graph,
     read_compile_counts,
@@ -22,18 +23,14 @@ from service.engine.compiler import (
     unlike,
 )
 from service.engine.step_shares import StepShares
+from service.engine.workload import Check, ServedWorkload
 from service.modes import MODES, Effect, Mode
 from service.records import Attention, Compilation, ModeStatus, Phase
-from service.step.buffers import CALLS_TO_CAPTURE, Arguments, Buffers, prepare
-from service.step.callables import Step
-from service.step.device import free_memory, is_device_lost, reason
+from service.step.buffers import CALLS_TO_CAPTURE, StepArguments, StepInputs
+from service.step.callables import AnyStep
+from service.step.device import free_memory, is_device_lost
 from service.step.graphs import counted_replays
-from service.step.parity import ParityCheck, wrong_attention
 from service.step.process_state import resident_bytes
-
-PHASES: tuple[Phase, ...] = ("decode", "prefill")
-
-BuildStep = Callable[[Mode, nn.Module], Step]
 
 CompiledElsewhere = Callable[[str, str], Generator[None, None, float | None]]
 """Waits for a mode's callable, by name, where another process compiles it: its seconds; None: compile it."""
@@ -43,13 +40,16 @@ CompiledElsewhere = Callable[[str, str], Generator[None, None, float | None]]
 class ConfiguredMode:
     """A configured mode: its row of the ladder, its status, and its callables by (phase, bucket) once built.
 
-    `captures`: graphs that calls have captured; the status has them once proved.
+    `captures`: graphs that calls have captured; the status has them once proved. `first_graphs`: compiled at
+    the first call of each callable; more are recompilations. `breaks`: where it breaks the graph.
     """
 
     mode: Mode
     status: ModeStatus
-    steps: dict[tuple[Phase, int], Step] = field(default_factory=dict)
+    steps: dict[tuple[Phase, int], AnyStep] = field(default_factory=dict)
     captures: int = 0
+    first_graphs: int = 0
+    breaks: GraphBreaks | None = None
 
 
 class Warmup:
@@ -58,24 +58,21 @@ class Warmup:
     def __init__(
         self,
         modes: list[str],
-        model: Served,
-        buffers: dict[int, Buffers],
+        workload: ServedWorkload,
         announce: Callable[[ModeStatus], None],
-        build: BuildStep,
         cold_starts: ColdStarts,
         shares: StepShares,
         cache_retry: CacheRetry | None,
     ) -> None:
-        self._model = model
-        self._buffers = buffers
+        self._workload = workload
+        self._inputs = workload.inputs
         self._shares = shares
         self._announce = announce
-        self._build = build
         self._cold_starts = cold_starts
-        self._device = next(model.parameters()).device
+        self._device = workload.loaded.device
         self.modes = {name: self._cold(MODES[name]) for name in modes}
         self._cache_retry = cache_retry
-        self.attention: list[Attention] = []
+        self.attention: Sequence[Attention] = ()
         self.reference_seconds = 0.0
         self._compiler_loaded = False
         # Starts another process that compiles into the same cache.
@@ -100,12 +97,12 @@ class Warmup:
     def run(self) -> Iterator[None]:
         """Capture every mode and check its parity; yields so that ready modes can serve meanwhile."""
         began = perf_counter()
-        parity_check = ParityCheck(self._model, self._buffers, self._build(MODES["eager"], self._model))
-        self.attention = parity_check.attention
+        parity = self._workload.check(self._workload.build(MODES["eager"]))
+        self.attention = parity.attention
         self.reference_seconds = perf_counter() - began
         for configured in self.modes.values():
             self.update(configured, state="warming")
-            yield from self._or_fail(configured, self._warm(configured, parity_check))
+            yield from self._or_fail(configured, self._warm(configured, parity))
 
     def compile(self, claim: Callable[[str], bool]) -> Iterator[tuple[str, float | None]]:
         """Compile for the cache alone each callable that `claim` gives us by its name, the last one first;
@@ -114,13 +111,17 @@ class Warmup:
         load_compiler(self._device)
         for configured in reversed(self.modes.values()):
             effect = self.effect(configured)
-            for phase, bucket in reversed(callables_of(self._buffers)):
+            for phase, bucket in reversed(self._names()):
                 name = callable_name(configured.mode.name, phase, bucket)
                 if claim(name):
                     misses = read_compile_counts()
-                    step = self._build(configured.mode, self._model)
-                    prepare(self._buffers[bucket])
-                    seconds = self._call(effect, step, list(self._buffers[bucket].shapes(phase)))
+                    step = self._workload.build(configured.mode)
+                    try:
+                        seconds = self._first_call(step, phase, bucket)
+                        self._later_calls(effect, step, phase, bucket)
+                    except BREAKS:
+                        yield name, None  # the engine says so of the mode, or compiles it with breaks
+                        continue
                     yield name, seconds if misses.increase().cache_misses > 0 else None
 
     @property
@@ -134,7 +135,7 @@ class Warmup:
         for name, configured in ready.items():
             self._shares.add(name, configured.steps)
         for configured in ready.values():
-            yield from self._or_fail(configured, self._shares.burst(configured.steps, self._buffers))
+            yield from self._or_fail(configured, self._shares.burst(configured.steps, self._inputs))
         self.announce_splits()
 
     def announce_splits(self) -> None:
@@ -156,14 +157,14 @@ class Warmup:
         except Exception as error:
             if is_device_lost(error):
                 raise  # for every mode: the front starts a new engine
-            self._fail(configured, reason(error))
+            self._fail(configured, self._workload.reason(error))
             free_memory(error)
 
     def _fail(self, configured: ConfiguredMode, detail: str) -> None:
         configured.steps.clear()
         self.update(configured, state="failed", detail=detail)
 
-    def _warm(self, configured: ConfiguredMode, parity_check: ParityCheck) -> Iterator[None]:
+    def _warm(self, configured: ConfiguredMode, parity: Check) -> Iterator[None]:
         """Capture every callable that serves a mode, then check its parity."""
         name, effect = configured.mode.name, self.effect(configured)
         if effect.compile is not None and (off := turned_off()):
@@ -174,12 +175,12 @@ class Warmup:
             self._elsewhere = self.start_elsewhere()
             loading = self._load_compiler()
             yield from (retry.watched(name, loading) if retry else loading)
-        before, resident = read_compile_counts(), resident_bytes()
+        resident = resident_bytes()
         capture = self.serving(configured)
-        seconds = yield from (retry.watched(name, capture) if retry else capture)
-        seen = before.increase()
+        seconds, before = yield from (retry.watched(name, capture) if retry else capture)
+        effect, seen = self.effect(configured), before.increase()
         began = perf_counter()
-        verdict = parity_check.run(configured.steps)
+        verdict = parity.run(configured.steps)
         graphs, compilations = before.increase(), configured.status.compilations
         configured.status = msgspec.structs.replace(
             configured.status,
@@ -187,40 +188,70 @@ class Warmup:
             warmup_seconds=seconds + perf_counter() - began,
             cache=("cold" if any(one.cold for one in compilations) else "warm") if compilations else None,
             resident_bytes=max(0, resident_bytes() - resident),
-            graph_breaks=graphs.graph_breaks,
-            recompiles=max(0, graphs.graphs - len(compilations)),
+            graph_breaks=configured.breaks.count if configured.breaks else graphs.graph_breaks,
+            recompiles=max(0, graphs.graphs - configured.first_graphs),
         )
         if unlike_row := unlike(effect, len(configured.steps), seen):
             self._fail(configured, unlike_row)
             return
         if retry is not None:
             retry.judged(name, verdict.passed)
-        if not verdict.passed:
-            self._fail(configured, "out of parity with eager: see `parity`")
-        elif wrong := wrong_attention(self.attention):
+        if wrong := parity.wrong(verdict):
             self._fail(configured, wrong)
         else:
             if effect.graph_replay:
-                verify_graph_replay(configured, self._buffers, seen.graph_skips)
+                verify_graph_replay(configured, self._inputs, seen.graph_skips)
+            if configured.breaks is not None:
+                self._tell_breaks(configured, configured.breaks)
             replays = effect.graph_replay and configured.status.effective == effect.name
             self.update(configured, state="ready", graph_captures=configured.captures if replays else 0)
 
     def effect(self, configured: ConfiguredMode) -> Effect:
         return configured.mode.effect(self._device.type)
 
-    def serving(self, configured: ConfiguredMode) -> Generator[None, None, float]:
+    def serving(self, configured: ConfiguredMode) -> Generator[None, None, tuple[float, CompileCounts]]:
+        """Capture every callable that serves a mode, with breaks where it may have some and cannot be one
+        graph; returns the seconds that took, and the compiler's counts from before.
+        """
+        before = read_compile_counts()
+        try:
+            return (yield from self._capture(configured)), before
+        except BREAKS:
+            if not (self._workload.may_break and self.effect(configured).is_one_graph):
+                raise
+        configured.mode = configured.mode.with_breaks()
+        configured.steps.clear()
+        configured.first_graphs = 0
+        configured.status = msgspec.structs.replace(configured.status, compilations=[], compile_seconds=[])
+        before = read_compile_counts()
+        configured.breaks = GraphBreaks()
+        return (yield from self._capture(configured)), before
+
+    def _tell_breaks(self, configured: ConfiguredMode, breaks: GraphBreaks) -> None:
+        reasons = [configured.status.reason, str(breaks)]
+        reason = "; ".join(one for one in reasons if one)
+        configured.status = msgspec.structs.replace(configured.status, reason=reason)
+
+    def _capture(self, configured: ConfiguredMode) -> Generator[None, None, float]:
         """Capture every callable that serves a mode; returns the seconds that took."""
         mode, effect = configured.mode.name, self.effect(configured)
         seconds = 0.0
         for phase, bucket, step in self._callables(configured):
             started = perf_counter()
-            name, shapes = callable_name(mode, phase, bucket), list(self._buffers[bucket].shapes(phase))
+            name = callable_name(mode, phase, bucket)
             there: float | None = None
             if effect.compiles and self._elsewhere is not None:
                 there = yield from self._elsewhere(mode, name)
             misses = read_compile_counts()
-            first = self._call(effect, step, shapes)
-            configured.captures += len(shapes) if effect.graph_replay else 0
+            if configured.breaks is not None:
+                configured.breaks.begin()
+            first = self._first_call(step, phase, bucket)
+            graphs = misses.increase().graphs
+            configured.first_graphs += graphs
+            if configured.breaks is not None:
+                configured.breaks.end(graphs)
+            shapes = self._later_calls(effect, step, phase, bucket)
+            configured.captures += shapes if effect.graph_replay else 0
             if effect.compiles:
                 # Compiled elsewhere and missed here all the same: then what counts is what it took here.
                 cold_seconds = first if misses.increase().cache_misses > 0 else there
@@ -237,15 +268,23 @@ class Warmup:
                     compilations=[*status.compilations, compilation],
                     compile_seconds=[*status.compile_seconds, compilation.seconds],
                 )
+            if configured.breaks is not None:
+                configured.first_graphs += self._other_paths(step, bucket)
             seconds += perf_counter() - started
             yield
         return seconds
 
-    def _call(self, effect: Effect, step: Step, shapes: list[Arguments]) -> float:
-        """Call `step` in its shapes, largest first, until it is final; returns the first call's seconds."""
+    def _first_call(self, step: AnyStep, phase: Phase, bucket: int) -> float:
+        """Call `step` in its largest shape; returns the seconds that took."""
+        self._inputs[bucket].prepare()
+        arguments = next(iter(self._inputs[bucket].shapes(phase)))
         began = perf_counter()
-        step(*shapes[0])
-        first = perf_counter() - began
+        step(*arguments)
+        return perf_counter() - began
+
+    def _later_calls(self, effect: Effect, step: AnyStep, phase: Phase, bucket: int) -> int:
+        """Call `step`, after its first call, in its shapes until it is final; returns how many there are."""
+        shapes: list[StepArguments] = list(self._inputs[bucket].shapes(phase))
         if effect.graph_replay:
             for arguments in shapes:
                 for _ in range(CALLS_TO_CAPTURE - 1):
@@ -257,15 +296,26 @@ class Warmup:
         else:
             # Its first call is final; another shape shows that one compilation serves all of them.
             step(*shapes[-1])
-        return first
+        return len(shapes)
 
-    def _callables(self, configured: ConfiguredMode) -> Iterator[tuple[Phase, int, Step]]:
+    def _other_paths(self, step: AnyStep, bucket: int) -> int:
+        """Call a `step` that breaks the graph on other inputs: between its graphs Python may decide by values
+        what comes next, and later nothing can be compiled. Returns how many graphs that took.
+        """
+        before = read_compile_counts()
+        for arguments in self._inputs[bucket].varied():
+            step(*arguments)
+        return before.increase().graphs
+
+    def _callables(self, configured: ConfiguredMode) -> Iterator[tuple[Phase, int, AnyStep]]:
         """Every callable that serves a mode."""
-        for phase, bucket in callables_of(self._buffers):
-            step = self._build(configured.mode, self._model)
+        for phase, bucket in self._names():
+            step = self._workload.build(configured.mode)
             configured.steps[phase, bucket] = step
-            prepare(self._buffers[bucket])
             yield phase, bucket, step
+
+    def _names(self) -> list[tuple[Phase, int]]:
+        return callables_of(self._workload.kind.phases, self._inputs)
 
     def _load_compiler(self) -> Generator[None, None, None]:
         """Where this fails, as on a full disk, it fails the mode that it was for, and not the engine."""
@@ -274,9 +324,9 @@ class Warmup:
         yield
 
 
-def callables_of(buckets: Iterable[int]) -> list[tuple[Phase, int]]:
+def callables_of(phases: Sequence[Phase], buckets: Iterable[int]) -> list[tuple[Phase, int]]:
     """The callables of a mode, the largest bucket first so that graph pools are sized once."""
-    return [(phase, bucket) for bucket in sorted(buckets, reverse=True) for phase in PHASES]
+    return [(phase, bucket) for bucket in sorted(buckets, reverse=True) for phase in reversed(phases)]
 
 
 def callable_name(mode: str, phase: Phase, bucket: int) -> str:
@@ -284,8 +334,9 @@ def callable_name(mode: str, phase: Phase, bucket: int) -> str:
     return f"{mode} {phase} {bucket}"
 
 
-def verify_graph_replay(configured: ConfiguredMode, buffers: dict[int, Buffers], skips: int) -> None:
-    """Change the status of a mode that promises one replayed CUDA graph per step and does something else.
+def verify_graph_replay(configured: ConfiguredMode, inputs: Mapping[int, StepInputs], skips: int) -> None:
+    """Change the status of a mode that promises one replayed CUDA graph per step and does something else; of
+    one that breaks the graph, several.
 
     `skips`: how often torch counted that it gave up graphs. What the service captures raises where it cannot
     be replayed; of what Inductor captures one step of each shape is called, and its replays are counted.
@@ -296,11 +347,11 @@ def verify_graph_replay(configured: ConfiguredMode, buffers: dict[int, Buffers],
         _skipped(configured, f"torch gave them up for {skips} compiled callables")
         return
     for (phase, bucket), step in configured.steps.items():
-        prepare(buffers[bucket])
-        for arguments in buffers[bucket].shapes(phase):
+        inputs[bucket].prepare()
+        for arguments in inputs[bucket].shapes(phase):
             with counted_replays() as replays:
                 step(*arguments)
-            if len(replays) != 1:
+            if len(replays) != 1 and not (replays and configured.breaks is not None):
                 _skipped(configured, f"{len(replays)} replays per {phase} step at batch {bucket}")
                 return
 

@@ -84,7 +84,7 @@ class ServedRequests(Listener):
         if kernel is not None and dispatch is not None and engine.dispatch_source != "attached":
             kernels, dispatches = self._sums.get((mode, bucket), (0.0, 0.0))
             self._sums[mode, bucket] = kernels + kernel, dispatches + dispatch
-        work = Work(bucket, engine.padded_prompt_tokens, main.steps, _options_of(timing.job))
+        work = _work_of(timing)
         served = self._served.setdefault(work, deque(maxlen=REQUESTS_KEPT))
         self._served.move_to_end(work)
         if len(self._served) > WORKS_KEPT:
@@ -215,29 +215,24 @@ WINDOW_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What requests have in common whose durations can be compared.
-
-    `prompt_tokens` are those per row that prefill computed; `options` what else takes time, in words.
-    """
+    """What requests have in common whose durations can be compared; `compared` is in words."""
 
     bucket: int
-    prompt_tokens: int
-    steps: int
-    options: str
+    compared: str
 
-    @property
-    def compared(self) -> str:
-        """What was compared, in words: of a module, whose requests have no prompt, one of its calls."""
-        if not self.prompt_tokens:
-            return f"a call ({self.steps} in a row, {self.options})"
-        tokens = f"{self.steps + 1} tokens after {self.prompt_tokens} of padded prompt, {self.options}"
-        return f"a whole request ({tokens})"
+
+def _work_of(timing: RequestTiming) -> Work:
+    job, engine, bucket = timing.job, timing.engine, timing.outcome.batch_bucket
+    if job.forward is None:
+        tokens = f"{engine.decode.steps + 1} tokens after {engine.padded_prompt_tokens} of padded prompt"
+        return Work(bucket, f"a whole request ({tokens}, {_options_of(job)})")
+    inputs = "its own inputs" if job.forward.inputs is None else "inputs that were sent"
+    what = "a whole request" if timing.calls_seconds is None else "a call"
+    return Work(bucket, f"{what} ({job.forward.calls} calls in a row on {inputs})")
 
 
 def _options_of(job: Job) -> str:
-    """How `job` chooses, ends and sends its tokens: 'sampled, top-k, streamed'. Of a module: whose inputs."""
-    if job.forward is not None:
-        return "own inputs" if job.forward.inputs is None else "inputs that were sent"
+    """How `job` chooses, ends and sends its tokens: 'sampled, top-k, streamed'."""
     samples = job.temperature > 0
     options = {
         "top-k": samples and job.top_k is not None,

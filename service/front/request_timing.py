@@ -77,10 +77,7 @@ class TimingsBody(RequestParts):
 
 @dataclass(frozen=True, slots=True)
 class ForwardTimings(RequestParts):
-    """From the body parsed until just before the answer is serialised, in parts that add up.
-
-    A request that was `profiled` or `sampled` was slowed down by that, and is in no statistic of latency.
-    """
+    """From the body parsed until just before the answer is serialised, in parts that add up."""
 
     forward: PhaseBody
 
@@ -124,11 +121,14 @@ class RequestTiming:
 
         A user's program calls its module without HTTP, which would take most of the time of a short call.
         """
-        if self.job.forward is None:
+        if self.calls_seconds is None:
             return self.parts.total_seconds - self.parts.queue_seconds
-        if self.engine.forward.period_seconds is None:
-            raise ValueError(f"job {self.job.id} ended well without the time of its calls")
-        return self.engine.forward.period_seconds
+        return self.calls_seconds
+
+    @property
+    def calls_seconds(self) -> float | None:
+        """Of a module's calls, as `PhaseTimings` has it; None where instrumentation is off."""
+        return None if self.job.forward is None else self.engine.forward.calls_seconds
 
 
 def add_up(

@@ -100,38 +100,37 @@ class Generation(BaseModel):
 EXAMPLE: JsonDict = {"prompts": ["def mean(values):"], "max_new_tokens": 32, "temperature": 0.0}
 
 
+Profile = Annotated[bool, Field(description="Run under torch.profiler; enters no time histogram.")]
+Sample = Annotated[
+    bool,
+    Field(description="On a CPU: sample its steps some 1,000 times a second; enters no time histogram."),
+]
+
+
+def _never_both(**fields: JsonDict) -> JsonDict:
+    """A schema that refuses a body in which each of these fields is as its own schema says."""
+    return {"not": {"required": list(fields), "properties": dict(fields)}}
+
+
 class GenerateBody(Generation):
     """POST /v1/modes/{mode}/generate."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [EXAMPLE, {**EXAMPLE, "stream": True}],
-            "not": {
-                "required": ["profile", "sample"],
-                "properties": {"profile": {"const": True}, "sample": {"const": True}},
-            },
+            **_never_both(profile={"const": True}, sample={"const": True}),
         }
     )
 
     stream: bool = Field(default=False, description="Server-sent events: `token`s, then one `result`.")
-    profile: bool = Field(default=False, description="Run under torch.profiler; enters no time histogram.")
-    sample: bool = Field(
-        default=False,
-        description="On a CPU: sample its steps some 1,000 times a second; enters no time histogram.",
-    )
+    profile: Profile = False
+    sample: Sample = False
     alone: bool = Field(default=False, description="Never merged with others, where the service merges.")
 
 
 Modes = Annotated[list[str] | None, Field(min_length=1, description="All that are ready, if left out.")]
-Repeats = Annotated[
-    int,
-    Field(
-        ge=1,
-        le=50,
-        description="Rounds; each runs all modes, shuffled. Below 8 a speed-up has no interval.",
-    ),
-    WHOLE,
-]
+ROUNDS = "Rounds; each runs all modes, shuffled. Below 8 a speed-up has no interval."
+Repeats = Annotated[int, Field(ge=1, le=50, description=ROUNDS), WHOLE]
 
 
 class CompareBody(Generation):
@@ -151,30 +150,8 @@ MAX_CALLS = 10_000
 MAX_PROFILED_CALLS = 100
 """Of a profiled request: each adds all its kernels to a trace in memory."""
 
-Seed = Annotated[int, Field(ge=0, lt=2**63, description="Of the inputs that the module makes itself."), WHOLE]
-Calls = Annotated[
-    int, Field(ge=1, le=MAX_CALLS, description="In a row, on the same inputs; timings are their sums."), WHOLE
-]
 ModuleBatch = Annotated[int, Field(ge=1, description="One of the service's batch sizes."), WHOLE]
-
-
-def _both(**fields: JsonDict) -> JsonDict:
-    """That not all of these fields stand there, each as its schema says."""
-    return {"not": {"required": list(fields), "properties": dict(fields)}}
-
-
-_TRUE: JsonDict = {"const": True}
-_TENSORS: JsonDict = {
-    "anyOf": [
-        {"type": "array", "minItems": 1, "items": {}},
-        {"type": "object", "minProperties": 1, "additionalProperties": True},
-    ]
-}
-_INPUTS = (
-    "In place of batch_size and seed: the positional arguments as a list, or those by name as an object, "
-    "each a tensor as nested lists. The first dimension of the first is the batch; dtypes and shapes are "
-    "those of the module's own inputs."
-)
+_TENSORS: JsonDict = {"type": ["array", "object"], "minItems": 1, "minProperties": 1}
 
 
 def _without_default(schema: JsonDict) -> None:
@@ -182,56 +159,55 @@ def _without_default(schema: JsonDict) -> None:
     del schema["default"]
 
 
-class ForwardBody(BaseModel):
+class Calls(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = Field(
+        default=0, description="Of the inputs that the module makes itself."
+    )
+    calls: Annotated[int, Field(ge=1, le=MAX_CALLS), WHOLE] = Field(
+        default=1, description="In a row, on the same inputs; timings are their sums."
+    )
+
+
+class ForwardBody(Calls):
     """POST /v1/modes/{mode}/forward: `batch_size`, or `inputs`."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
         json_schema_extra={
-            "examples": [
-                {"batch_size": 8, "seed": 0, "calls": 1},
-                {"inputs": {"x": [[0.5, -1.0]]}, "outputs": True},
-            ],
+            "examples": [{"batch_size": 8, "calls": 1}, {"inputs": {"x": [[0.5, -1.0]]}, "outputs": True}],
             "oneOf": [{"required": ["batch_size"]}, {"required": ["inputs"]}],
             "allOf": [
-                _both(inputs={}, seed={}),
-                _both(profile=_TRUE, sample=_TRUE),
-                _both(profile=_TRUE, calls={"exclusiveMinimum": MAX_PROFILED_CALLS}),
+                _never_both(inputs={}, seed={}),
+                _never_both(profile={"const": True}, sample={"const": True}),
+                _never_both(profile={"const": True}, calls={"exclusiveMinimum": MAX_PROFILED_CALLS}),
             ],
-        },
+        }
     )
 
     batch_size: ModuleBatch = Field(default=0, json_schema_extra=_without_default)
-    seed: Seed = 0
-    calls: Calls = 1
     inputs: Annotated[bytes | None, WithJsonSchema(_TENSORS)] = Field(
-        default=None, description=_INPUTS, json_schema_extra=_without_default
+        default=None,
+        json_schema_extra=_without_default,
+        description="In place of batch_size and seed: the positional arguments as a list, or those by name as"
+        " an object, each a tensor as nested lists. The first dimension of the first is the batch; dtypes and"
+        " shapes are those of the module's own inputs.",
     )
     outputs: bool = Field(default=False, description="Answer what the last call returned.")
-    profile: bool = Field(default=False, description="Run under torch.profiler; enters no time histogram.")
-    sample: bool = Field(
-        default=False,
-        description="On a CPU: sample its calls some 1,000 times a second; enters no time histogram.",
-    )
+    profile: Profile = False
+    sample: Sample = False
 
 
-class CompareForwardBody(BaseModel):
+class CompareForwardBody(Calls):
     """POST /v1/compare, of a module."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
         json_schema_extra={
             "examples": [{"batch_size": 8, "calls": 1, "modes": ["eager", "inference_mode"], "repeats": 8}]
-        },
+        }
     )
 
     batch_size: ModuleBatch
-    seed: Seed = 0
-    calls: Calls = 1
     modes: Modes = None
     repeats: Repeats = 8
 

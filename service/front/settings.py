@@ -13,7 +13,7 @@ import msgspec
 from pydantic import Field, InstanceOf, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from models.naming import names_module
+from models.naming import is_called
 from service.machine import Share
 from service.modes import default_modes, named_modes
 from service.records import Batching, EngineSettings, EngineStatus
@@ -269,7 +269,7 @@ class Settings(BaseSettings):
     @property
     def workload(self) -> Workload:
         """What this service does with a request; the model's name says it before the engine is up."""
-        return FORWARD if names_module(self.model) else GENERATE
+        return FORWARD if is_called(self.model) else GENERATE
 
     def engine_settings(self, address: str) -> EngineSettings:
         same = {name: getattr(self, name) for name in EngineSettings.__struct_fields__ if hasattr(self, name)}

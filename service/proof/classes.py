@@ -27,11 +27,9 @@ from service.records import PHASES, SampleCounts, Side
 from service.statistics.boundedness import CLASSES
 from service.statistics.intervals import median_interval
 
-# Injected work of known length, of the kinds that serving runs, arrives on its side.
-#
-# Both variants do all of the work: one has a short piece of it inside the step and the rest beside, between
-# two steps, the other all of it inside. What was added is what the work inside took more, by its own clock,
-# within the steps that are sampled (docs/decisions/selftest.md).
+# Injected work of known length, of the kinds that serving runs, arrives on its side. Both variants do all of
+# it: one a short piece inside the step and the rest between two steps, the other all inside. What was added
+# is what the work inside took more, by its own clock, in the sampled steps (docs/decisions/selftest.md).
 
 ROUNDS = 12
 SAMPLED_SECONDS = 0.2
@@ -43,7 +41,6 @@ SHORT, LONG = 1, 8
 
 Work = Callable[[], object]
 Function = Callable[..., Any]
-
 
 ARRIVES: dict[Side, Property] = {
     side: Property(
@@ -141,9 +138,7 @@ Variant = tuple[str, str, str]
 
 
 def measure_injected(bench: Bench, log: Log) -> dict[Variant, list[Injected]]:
-    """Decode steps, by round, of one layer and few words: a step no longer than the work that is added to it,
-    else that is known badly. Raises NotMeasurableError as `sampler_of`.
-    """
+    """Decode steps, by round, of one layer and few words: the work that is added must not be lost in them."""
     sampler = sampler_of(bench)
     found: dict[Variant, list[Injected]] = {}
     for mode in (mode for mode in INTO if mode in bench.modes):
@@ -153,14 +148,13 @@ def measure_injected(bench: Bench, log: Log) -> dict[Variant, list[Injected]]:
         fuse = _compiled if MODES[mode].effect(bench.device.type).compiles else lambda function: function
         for kind in KINDS:
             short, rest, long = (kind.work(units, fuse) for units in (SHORT, LONG - SHORT, LONG))
-            variants = {
-                "short": partial(step_sample, sampler, case, slot, short, rest),
-                "long": partial(step_sample, sampler, case, slot, long, None),
+            variants: dict[Variant, Callable[[], Injected]] = {
+                (kind.name, mode, "short"): partial(step_sample, sampler, case, slot, short, rest),
+                (kind.name, mode, "long"): partial(step_sample, sampler, case, slot, long, None),
             }
             log(f"{kind.name} in {mode}")
             with bench.isolated():
-                seen = in_rounds(variants, ROUNDS, f"{kind.name}/{mode}", log)
-            found |= {(kind.name, mode, variant): samples for variant, samples in seen.items()}
+                found |= in_rounds(variants, ROUNDS, f"{kind.name}/{mode}", log)
     return found
 
 
@@ -172,14 +166,12 @@ def _compiled(function: Function) -> Function:
 
 
 def step_sample(sampler: CpuSampler, case: Case, slot: Slot, inside: Work, beside: Work | None) -> Injected:
-    """Of steps in a row with `inside` in each, sampled for SAMPLED_SECONDS.
-
-    Samples slow a step's own code, and work that hardly leaves the caches not at all: only within the time
-    that both take while they are sampled do shares of samples stand for shares of time.
-    """
+    """Of steps in a row with `inside` in each, sampled for SAMPLED_SECONDS."""
     slot.work = inside
     slot.seconds.clear()
     found = sampled(sampler, case, SAMPLED_SECONDS, beside)
+    # Samples slow a step's own code more than work within the caches: shares of samples stand for shares of
+    # time only within the time that both take while they are sampled.
     return Injected(found.counts, found.sampled_seconds, fmean(slot.seconds[-found.sampled :]))
 
 
@@ -198,8 +190,8 @@ def judge_injected(found: Mapping[Variant, list[Injected]]) -> Iterator[Row]:
         yield ARRIVES[kind.side].within(arrived, f": {kind.name}, {mode}", note)
 
 
-# Exact counts of the instructions of one decode step, by side. Unlike time they know no caches: where
-# work of a tape were classed as kernel, or kernels as the host's, they would differ, on every machine alike.
+# Exact counts of the instructions of one decode step, by side. Unlike time they know no caches: where work is
+# on the wrong side they differ, on every machine alike.
 
 LAYERS = 1
 """Of the model that is counted: an instruction takes some 15 µs, and every layer has the same ones."""
@@ -227,10 +219,8 @@ Step = tuple[str, int]
 
 
 def measure_instructions(bench: Bench, log: Log) -> dict[Step, list[Counted]]:
-    """One decode step per mode at the smallest batch, of the served model with one layer and few words.
-
-    Those of GROWING at the largest batch as well, where they are served. Raises NotMeasurableError on CUDA,
-    with several threads, and where the system or its tools forbid it.
+    """One decode step per mode at the smallest batch, those of GROWING at the largest as well. Raises
+    NotMeasurableError on CUDA, with several threads, and where the system or its tools forbid it.
     """
     if bench.device.type != "cpu":
         raise NotMeasurableError("on CUDA kernels are no instructions of the host")
@@ -253,9 +243,7 @@ def measure_instructions(bench: Bench, log: Log) -> dict[Step, list[Counted]]:
 
 
 def judge_instructions(found: Mapping[Step, list[Counted]]) -> Iterator[Row]:
-    """Kernels over eager's in the modes that run the same ones, the host's of neighbouring modes, and the
-    host's of a mode at two batch sizes.
-    """
+    """Kernels over eager's in the plain modes, the host's of neighbouring modes and of two batch sizes."""
     smallest = min(batch for _, batch in found)
     counted = {mode: counts[0] for (mode, batch), counts in found.items() if batch == smallest}
     for mode in (mode for mode in counted if mode in PLAIN[1:]):
@@ -266,20 +254,14 @@ def judge_instructions(found: Mapping[Step, list[Counted]]) -> Iterator[Row]:
         upper, lower = (counted[mode].host for mode in pair)
         name = f" of {pair[0]} over {pair[1]}"
         yield HOST.exactly(upper / lower, name, f"{upper:,} and {lower:,}")
+    # The host does nearly the same for any batch: what it has more of may be kernels', classed as its.
+    # Nearly: attention's products are a call per sequence, with what a library does before its kernel.
     for (mode, batch), (large,) in found.items():
-        if batch != smallest:
-            name = f": {mode}, batch {batch} over {smallest}"
-            yield _grows(counted[mode], large, name)
-
-
-def _grows(small: Counted, large: Counted, name: str) -> Row:
-    """The host does nearly the same for any batch: what it has more of may be kernels', classed as its.
-
-    Nearly, because attention's products are a call per sequence, with what a library does before its kernel.
-    """
-    host, kernel = large.host - small.host, large.kernel - small.kernel
-    note = f"{host:,} more, {large.host:,} in all, where kernels have {kernel:,} more"
-    return GROWTH.exactly(host / max(kernel, 1), name, note)
+        if batch == smallest:
+            continue
+        host, kernel = large.host - counted[mode].host, large.kernel - counted[mode].kernel
+        note = f"{host:,} more, {large.host:,} in all, where kernels have {kernel:,} more"
+        yield GROWTH.exactly(host / max(kernel, 1), f": {mode}, batch {batch} over {smallest}", note)
 
 
 # Code that no rule knows: a sample there is on neither side. Libraries choose their code by the processor.

@@ -1,10 +1,8 @@
 """`make gpu-check`: `python -m service.proof.gpu_check [--part 1|2|3|4|5] [--only SECTION,…]`.
 
-The CUDA path examined in sections, each a process of its own with a time limit: what it wrote is kept,
-whatever becomes of it. The process that runs them makes no CUDA context.
-
-Results go to `$OUT` if that is set, else to `results/`; compiled code and traces to
-`$LAUNCHBOUND_CACHE_FOLDER` if that is set, else to `.cache/gpu-check`, where the next check finds them warm.
+Sections of the CUDA path, each a process of its own with a time limit: what it wrote is kept, whatever
+becomes of it. The process that runs them makes no CUDA context. Results go to `$OUT`, else to `results/`;
+compiled code and traces to `$LAUNCHBOUND_CACHE_FOLDER`, else to `.cache/gpu-check`, for the next check.
 """
 
 from __future__ import annotations
@@ -41,12 +39,10 @@ from service.proof.gpu_goals import MOST_SECONDS, Goal, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMAT_VERSION = 4
-SUMMARY_FILE = "summary.json"
 LEAST_SECONDS = 5.0
 """A section that had less time than this is not begun."""
 
 POLL_SECONDS = 0.05
-
 GRACE_SECONDS = 10.0
 """After SIGTERM, for a section to end what it has started."""
 
@@ -54,10 +50,8 @@ DETAIL_CHARACTERS = 160
 
 
 class Section(NamedTuple):
-    """`command` are arguments of the interpreter; `seconds` is its limit, `about` what it finds out.
-
-    It has longer where earlier sections left some of their time. `records` False: its output, NAME.out, is
-    its result. `timed` False: it may run beside others that are not timed.
+    """`command` are arguments of the interpreter; `seconds` is its limit, beside what earlier ones have left.
+    Without `records` its output, NAME.out, is its result; not `timed`, it may run beside others like it.
     """
 
     name: str
@@ -79,10 +73,8 @@ def _verb(name: str, seconds: float, about: str, arguments: str, *others: str) -
 
 
 def parts(folder: str) -> dict[int, tuple[Section, ...]]:
-    """The sections of every part, by its number, in the order of what they decide.
-
-    1: all that decides whether the CUDA path works; first results are on disk within a minute. 2: larger
-    models. 3, into `folder`: the selftest's rows for CUDA, and a sweep. 4: modes that tune. 5: the studies.
+    """The sections of every part, by its number, in the order of what they decide; part 3 writes to `folder`.
+    Part 1 has all that decides whether the CUDA path works; first results are on disk within a minute.
     """
     timeline = "anatomy --timeline --mode eager --against reduce-overhead --json"
     selftest = "selftest --only cuda,instrumentation --out"
@@ -153,9 +145,6 @@ def end(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-# The sections
-
-
 class Ended(msgspec.Struct, frozen=True):
     """How a section ended: `rows` are on disk whatever happened."""
 
@@ -167,10 +156,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Checked(NamedTuple):
-    """What was run: `started` is in Unix seconds, `seconds` is how long all of it took.
-
-    `cold`: there was no compiled code yet. `unwatched` is the reason where clocks were not sampled.
-    """
+    """`started` is in Unix seconds; `cold`: there was no compiled code yet; `unwatched`: why no clocks."""
 
     started: float
     seconds: float
@@ -197,8 +183,7 @@ def run_sections(
             why = f"the {total_seconds:.0f} s of all sections were over"
             ended += [Ended(one.name, "not begun", why, 0.0, 0) for one in group]
             continue
-        for section in group:
-            print(f"{section.name}: {section.about}", flush=True)
+        print(*(f"{section.name}: {section.about}" for section in group), sep="\n", flush=True)
         later = sections[sections.index(group[-1]) + 1 :]
         with watched(command, folder / f"{group[0].name}.clocks.csv"):
             found = run_group(group, folder, environment, limits_seconds(group, later, left))
@@ -312,13 +297,9 @@ def _end_session(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
         child.wait(grace_seconds)
 
 
-# What they found
-
-
 def conclude(checked: Checked, folder: Path, part: int | None, console: Console) -> int:
-    """Print the tables, write the summary; the exit code.
-
-    0 where every section ended well and every deciding goal of `part` is met, else 1. None: none is judged.
+    """Print the tables, write the summary; the exit code: 0 where every section ended well and every deciding
+    goal of `part` is met, else 1. None: none is judged.
     """
     records = {one.name: read_records(folder / f"{one.name}.jsonl") for one in checked.ended}
     cells = gpu_goals.cells_of(records.get("ladder", []))
@@ -347,7 +328,7 @@ def conclude(checked: Checked, folder: Path, part: int | None, console: Console)
         "clocks": {one.name: clocks_summary(folder / f"{one.name}.clocks.csv") for one in checked.ended},
         "no_clocks": checked.unwatched,
     }
-    (folder / SUMMARY_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    (folder / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
     console.print(f"results in {folder}", soft_wrap=True, markup=False)
     return 0 if passed else 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -28,11 +29,10 @@ Record = dict[str, Any]
 BySection = Mapping[str, list[Record]]
 
 
-class Records:
+class Records(NamedTuple):
     """Appends to the file of one section. Infinite values and NaN are written as null."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def write(self, kind: str, **fields: object) -> None:
         """Append one of `kind`; `at` is its instant, in Unix seconds."""
@@ -86,23 +86,20 @@ COUNTED = ("kernel_seconds", "kernels", "launches", "graph_launches")
 
 
 def cells_of(records: list[Record]) -> list[Record]:
-    """A record per mode and batch of which a job ended well: medians per decode step, its profile.
-
-    Their speed-up is against eager in the rounds that both have; None without any. No cell without a plan.
+    """A record per planned mode and batch of which a job ended well: medians per decode step, its profile,
+    and the speed-up against eager in the rounds that both have.
     """
     planned = _first(records, "plan")
+    if planned is None:
+        return []
     found: dict[tuple[str, int], list[Outcome]] = {}
     for outcome in filter(None, map(_outcome, _of_kind(records, "job"))):
         found.setdefault((outcome.mode, outcome.batch_size), []).append(outcome)
     return [
         _cell(found[mode, batch], _timed(found.get((BASELINE, batch), [])))
-        for mode, batch in _planned_cells(planned)
+        for mode, batch in product(planned["modes"], planned["batches"])
         if (mode, batch) in found
     ]
-
-
-def _planned_cells(planned: Record | None) -> list[tuple[str, int]]:
-    return list(product(planned["modes"], planned["batches"])) if planned else []
 
 
 def _outcome(record: Record) -> Outcome | None:
@@ -154,20 +151,14 @@ def _median(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-# Goals
-
-
 class Goal(Row, frozen=True, kw_only=True):
-    """A row whose note is what was found. Goals of speed do not decide the exit code.
-
-    A deciding goal holds only where it passes: what was not measured, or is undecided, is no success.
-    """
+    """A row whose note is what was found. Goals of speed do not decide the exit code."""
 
     decides: bool = True
 
     @property
     def holds(self) -> bool:
-        """Whether the exit code may be 0 in spite of it."""
+        """Whether the exit code may be 0: what was not measured, or is undecided, is no success."""
         return self.verdict == "pass" or not self.decides
 
 
@@ -289,16 +280,15 @@ def _other_launches(cells: Mapping[int, Record | None]) -> Judged:
 # The section `profiler`: its ways to a step's device time agree, and measuring costs little
 
 SESSIONS = 4
-APART = 0.05
-WITHIN, AT_MOST = f"within {APART:.0%}", f"≤ {1 + APART}"
 OVERHEAD = Property("instrumentation full / off, decode step", "≤ 1.01", most=1.01)
 Seconds = list[float | None]
+Bound = tuple[str, float, float]
+WITHIN: Bound = "within 5%", 0.95, 1.05
+AT_MOST: Bound = "≤ 1.05", -math.inf, 1.05
 
 
 def _sessions(profiler: list[Record]) -> list[Goal]:
-    """Kernels by window against queued replays.
-
-    A replay lasts at least as long as its kernels, and at most as long as their span under the profiler,
+    """A replay lasts at least as long as its kernels, and at most as long as their span under the profiler,
     which lengthens the gaps between a graph's nodes: by how much only informs.
     """
     written = {record["session"]: record for record in _of_kind(profiler, "session")}
@@ -309,13 +299,11 @@ def _sessions(profiler: list[Record]) -> list[Goal]:
     # Where the host could not queue ahead, the device idled in between: that is not what a step takes.
     unprofiled = _first(profiler, "unprofiled") or {"upper_bound": True}
     queued = [None if unprofiled["upper_bound"] else unprofiled["queued_seconds"]]
-    sessions = _near_one(_ratios(windows, windows[:1]))
-    lengthened = _near_one(_ratios(spans, queued))
     return [
-        _goal("kernels by window, sessions over the first", WITHIN, sessions),
-        _goal("a step's kernels by window over queued replays", AT_MOST, _at_most(_ratios(windows, queued))),
-        _goal("queued replays over a step's span by window", AT_MOST, _at_most(_ratios(queued, spans))),
-        _goal("a step's span by window over queued replays", WITHIN, lengthened, decides=False),
+        _ratios("kernels by window, sessions over the first", WITHIN, windows, windows[:1]),
+        _ratios("a step's kernels by window over queued replays", AT_MOST, windows, queued),
+        _ratios("queued replays over a step's span by window", AT_MOST, queued, spans),
+        _ratios("a step's span by window over queued replays", WITHIN, spans, queued, decides=False),
     ]
 
 
@@ -324,24 +312,14 @@ def _of_session(values: Seconds) -> float | None:
     return None if None in values else _median(values)
 
 
-def _ratios(above: Seconds, below: Seconds) -> list[float]:
-    """Each of `above` over each of `below`; none where any is unknown."""
+def _ratios(name: str, bound: Bound, above: Seconds, below: Seconds, decides: bool = True) -> Goal:
+    """Of each of `above` over each of `below`, by the farthest; not measured where any is unknown."""
+    text, least, most = bound
     ratios = [one / other for one, other in product(above, below) if one and other]
-    return ratios if len(ratios) == len(above) * len(below) else []
-
-
-def _near_one(ratios: list[float]) -> Judged:
-    """Whether all are; shows the farthest."""
-    if not ratios:
-        return UNKNOWN
-    farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
-    return abs(farthest - 1) <= APART, f"{farthest:.3f}"
-
-
-def _at_most(ratios: list[float]) -> Judged:
-    if not ratios:
-        return UNKNOWN
-    return max(ratios) <= 1 + APART, f"{max(ratios):.3f}"
+    if not ratios or len(ratios) < len(above) * len(below):
+        return _goal(name, text, UNKNOWN, decides)
+    farthest = max(ratios, key=lambda ratio: max(least - ratio, ratio - most))
+    return _goal(name, text, (least <= farthest <= most, f"{farthest:.3f}"), decides)
 
 
 def _instrumentation(found: Record | None) -> Goal:
@@ -362,9 +340,8 @@ LEAST_SHARE = 0.60
 
 
 def sizes_of(records: list[Record]) -> list[Record]:
-    """A record per mode and batch of a section that served, as far as it came; none without a warm engine.
-
-    `wall_seconds` is the period of a decode step as a request had it, `device_seconds` that of queued steps.
+    """A record per mode and batch of a section whose engine became warm: `wall_seconds` is the period of a
+    decode step as a request had it, `device_seconds` that of queued steps.
     """
     planned, engines = _first(records, "plan"), _of_kind(records, "engine")
     if planned is None or not engines:
@@ -376,9 +353,8 @@ def sizes_of(records: list[Record]) -> list[Record]:
         for time in record.get("device_times", [])
         if time["phase"] == "decode"
     }
-    return [
-        _size(planned, engines[-1], key, cells.get(key), times.get(key)) for key in _planned_cells(planned)
-    ]
+    keys = product(planned["modes"], planned["batches"])
+    return [_size(planned, engines[-1], key, cells.get(key), times.get(key)) for key in keys]
 
 
 def _size(
@@ -411,21 +387,14 @@ def size_goals(sizes: Sequence[Record]) -> list[Goal]:
     found = {one["model"]: one for one in sizes if (one["mode"], one["batch"]) == (GRAPHS, 1)}
     small, base = found.get("small", {}), found.get("base", {})
     of = f"bfloat16, batch 1, {GRAPHS}"
-    goals = [
-        _goal(
-            f"small, {of}: {what} time per token",
-            f"≤ {most * 1e3:.2f} ms",
-            _shorter(small.get(f"{what}_seconds"), most),
-            decides=False,
-        )
-        for what, most in (("device", MOST_DEVICE_SECONDS), ("wall", MOST_WALL_SECONDS))
-    ]
+    goals: list[Goal] = []
+    for what, most in (("device", MOST_DEVICE_SECONDS), ("wall", MOST_WALL_SECONDS)):
+        seconds = small.get(f"{what}_seconds")
+        judged = UNKNOWN if seconds is None else (seconds <= most, f"{seconds * 1e3:.3f} ms")
+        name, bound = f"small, {of}: {what} time per token", f"≤ {most * 1e3:.2f} ms"
+        goals.append(_goal(name, bound, judged, decides=False))
     name = f"base, {of}: share of the card's specified bandwidth"
     return [*goals, _goal(name, f"≥ {LEAST_SHARE:.0%}", _bandwidth(base), decides=False)]
-
-
-def _shorter(seconds: float | None, most: float) -> Judged:
-    return UNKNOWN if seconds is None else (seconds <= most, f"{seconds * 1e3:.3f} ms")
 
 
 def _bandwidth(base: Record) -> Judged:

@@ -1,7 +1,4 @@
-"""The sections of `make gpu-check` that measure: `python -m service.proof.gpu_sections SECTION [DTYPE]`.
-
-Each writes records, from which the runner makes cells and goals, so that no ending of it loses any.
-"""
+"""Sections of `make gpu-check` that write records: `python -m service.proof.gpu_sections SECTION [DTYPE]`."""
 
 from __future__ import annotations
 
@@ -23,6 +20,7 @@ import torch
 
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
+from service.engine.parts import EngineParts
 from service.front.machine import machine
 from service.measure.cases import Bench, Case
 from service.measure.rounds import in_rounds, paired_median_ratio
@@ -31,8 +29,8 @@ from service.modes import default_modes, named_modes
 from service.proof.gpu_goals import GRAPHS, PROFILED_ROUND, SESSIONS, Records, own_records
 from service.records import EngineSettings, EngineStatus, Job, ModeStatus, Outcome, ToFront
 from service.step import trace
-from service.step.buffers import DECODE_POSITION, Buffers, measured_arguments, set_positions
-from service.step.callables import Step
+from service.step.buffers import DECODE_POSITION
+from service.step.callables import AnyStep
 from service.step.device_time import CudaQueue, queued_time
 from service.step.meters import Readings, new_meter
 from service.step.process_state import prepare_process
@@ -158,16 +156,12 @@ PROFILED_TOKENS = 16
 PROMPT = "def mean(values):\n"
 CAPTURED = "cuda-graph", "compiled-captured"
 TUNED = "max-autotune", "aot-inductor"
-
-
 LADDER_MODES = named_modes([*default_modes(), *CAPTURED])
 """With the captured ones, fusion and launches are told apart."""
 
 
 def ladder(records: Records, dtype: str) -> None:
-    """Warm the modes up in `dtype`; in bfloat16 run jobs as well, in the last round profiled: it tells what
-    the modes launch.
-    """
+    """Warm the modes up in `dtype`; in bfloat16 run jobs as well, the last round under the profiler."""
     timed = dtype == "bfloat16"
     batches = LADDER_BATCHES if timed else [LADDER_BATCHES[1]]
     rounds = range(PROFILED_ROUND + 1) if timed else range(0)
@@ -271,8 +265,6 @@ def gpu_tests(records: Records) -> None:
 
 SIZES_ROUNDS = 6
 KERNELS_KEPT = 12
-
-
 SIZES_MODES = named_modes([GRAPHS, *CAPTURED, "inference_mode"])
 """Those that replay a graph, and what they are without one."""
 
@@ -282,16 +274,15 @@ def sizes(records: Records, model: str, batches: str) -> None:
     settings = _settings(SIZES_MODES, [int(batch) for batch in batches.split(",")], model=model)
     engine = serve(records, settings, range(SIZES_ROUNDS))
     for (mode, ready), batch in product(engine.parts.warmup.ready().items(), settings.batch_sizes):
-        kernels = _kernels(engine.parts.buffers[batch], ready.steps["decode", batch])
+        kernels = _kernels(engine.parts, batch, ready.steps["decode", batch])
         records.write("kernels", model=model, mode=mode, batch=batch, kernels=kernels)
 
 
 @torch.no_grad()
-def _kernels(buffers: Buffers, step: Step) -> dict[str, object] | None:
+def _kernels(parts: EngineParts, batch: int, step: AnyStep) -> dict[str, object] | None:
     """The table of a decode step, called as the engine calls it: nothing may be compiled or captured now."""
-    set_positions(buffers, "decode")
-    call = partial(step, *measured_arguments(buffers, "decode"))
-    events = complete_events(record_steps(buffers.token.device, call, STEPS))
+    call = partial(step, *parts.workload.inputs[batch].measured("decode"))
+    events = complete_events(record_steps(parts.loaded.device, call, STEPS))
     table = table_of([work.kernels for work in match_work(events, step_marks(events))])
     return {**msgspec.to_builtins(table), "rows": table.rows[:KERNELS_KEPT]} if table else None
 

@@ -1,40 +1,245 @@
-"""Checks over HTTP of a running service: the parts of a request, what it adds to a model call, step time
-under load, eager against itself, and the shares that it answers with.
+"""Checks over HTTP of a running service, which send their requests from a process without torch, except the
+last, which runs steps as well. They compare it with a bare FastAPI route and an engine without a service.
 
-They send their requests from a process without torch, except the last check, which runs steps as well.
+Started as `python -m service.proof.over_http ANSWER`, this is the bare route: what answering costs without an
+engine, a queue or timings. It answers every generation with this JSON.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import secrets
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
+from http.client import HTTPConnection
+from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import monotonic, perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
+from loadtests.run.machine import off_cores
+from loadtests.run.target import Target, Unreachable, await_modes
+from service.engine.inbox import local_job
+from service.frames import FrameStream, accept, listen
+from service.front.launch import SERVING, end, launched
+from service.front.settings import Settings
+from service.machine import children_on
 from service.measure.rounds import Log, in_rounds
-from service.proof.rows import Check, NotMeasurableError, Property, Row, count_row, difference_of_shares
-from service.proof.running_service import NEW_TOKENS, Connection, RunningService, bare_engine, bare_route
-from service.records import PHASES, Phase
+from service.parent_death import owned
+from service.proof.rows import (
+    NEW_TOKENS,
+    PROMPT,
+    UNCOUNTED,
+    Check,
+    NotMeasurableError,
+    Property,
+    Row,
+    count_row,
+    difference_of_shares,
+)
+from service.records import PHASES, EngineStatus, Outcome, Phase, ToFront
 from service.statistics.choice import Comparison, compare
 from service.statistics.intervals import median_interval
 
 if TYPE_CHECKING:
-    from service.proof.requests import SampledRequests
+    from service.proof.split import SampledRequests
 
 Timings = dict[str, Any]
+
+# A service
+
+WITHOUT_PROGRESS_SECONDS = 600.0
+
+
+class Connection:
+    """One kept-alive connection."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._http = HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+
+    def generate(self, mode: str, new_tokens: int = NEW_TOKENS, sample: bool = False) -> dict[str, Any]:
+        """The timings of one request, with the client's own `latency_seconds`. Raises RuntimeError."""
+        answer, latency = self.answer(mode, new_tokens, sample)
+        timings: dict[str, Any] = json.loads(answer)["timings"]
+        return {**timings, "latency_seconds": latency}
+
+    def answer(self, mode: str, new_tokens: int = NEW_TOKENS, sample: bool = False) -> tuple[bytes, float]:
+        """The body of one answer, and the client's latency in seconds. Raises RuntimeError."""
+        asked = {"prompts": [PROMPT], "max_new_tokens": new_tokens, "ignore_eos": True}
+        body = json.dumps(asked | {"sample": True} if sample else asked)
+        began = perf_counter()
+        self._http.request("POST", f"/v1/modes/{mode}/generate", body, {"Content-Type": "application/json"})
+        response = self._http.getresponse()
+        text = response.read()
+        latency = perf_counter() - began
+        if response.status != 200:
+            raise RuntimeError(f"{mode} returned {response.status}: {text[:200].decode(errors='replace')}")
+        return text, latency
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class RunningService(NamedTuple):
+    """A warm service, whose last mode has the shortest steps; `folder` keeps its log, `cpus` are its engine's
+    cores. `no_samples`: why its requests are not sampled; None where they are.
+    """
+
+    url: str
+    settings: Settings
+    cpus: list[int]
+    folder: Path
+    no_samples: str | None
+
+    def connection(self) -> closing[Connection]:
+        return closing(Connection(self.url))
+
+
+@contextmanager
+def running_service(settings: Settings, folder: Path, log: Log) -> Iterator[RunningService]:
+    """Start a service with those of `settings` that the checks depend on, wait until it is warm, keep off its
+    engine's cores, end it with the block. Raises TargetError where it does not become ready, and LaunchError
+    where it does not start or has ended.
+    """
+    environment = {"LAUNCHBOUND_CACHE_FOLDER": str(settings.cache_folder), "LAUNCHBOUND_API_KEY": None}
+    given = {
+        "model": settings.model,
+        "device": settings.device,
+        "dtype": settings.dtype,
+        "modes": ",".join(settings.modes),
+        "batch-sizes": ",".join(map(str, settings.batch_sizes)),
+    }
+    flags = [f"--{name}={value}" for name, value in given.items() if value]
+    with launched(flags, folder / "service.log", environment, lost=(ConnectionError, Unreachable)) as url:
+        ready = await_modes(Target(url), settings.modes, log, WITHOUT_PROGRESS_SECONDS, settled=True)
+        engine = ready["engine"]
+        with off_cores(engine["cpus"]):
+            yield RunningService(url, settings, engine["cpus"], folder, engine["no_samples"])
+
+
+# A bare route, in a process of its own
+
+
+class Generation(BaseModel):
+    prompts: list[str]
+    max_new_tokens: int
+    ignore_eos: bool
+
+
+def bare_route(answer: bytes, folder: Path) -> AbstractContextManager[str]:
+    """Run it on this process's cores until the block ends; gives its URL. `answer` is JSON. Its output goes
+    to `bare.log` in `folder`. Raises LaunchError where it ends before it listens.
+    """
+    return launched([answer.decode()], folder / "bare.log", module=["service.proof.over_http"])
+
+
+def main(answer: dict[str, Any]) -> None:
+    """Serve the route as FastAPI's own tutorial would write it: a validated body in, a dictionary out."""
+    app = FastAPI()
+
+    @app.post("/v1/modes/{mode}/generate")
+    async def generate(mode: str, body: Generation) -> dict[str, Any]:
+        return answer
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(f"{SERVING}http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    config = uvicorn.Config(app, loop="uvloop", http="httptools", log_config=None, access_log=False)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+# An engine without a service
+
+CONNECT_SECONDS, WARM_SECONDS, JOB_SECONDS = 60.0, 600.0, 60.0
+"""Longest wait for an engine to connect, to be warm, and to do one job."""
+
+POLL_SECONDS = 0.1
+
+_decode = msgspec.msgpack.Decoder(ToFront).decode
+
+
+def overhead_seconds(stream: FrameStream, mode: str) -> float:
+    """Have the engine at the other end run one job: its time between arrival and end beside steps and
+    tokenising. Raises RuntimeError where it was not done.
+    """
+    now_ns = perf_counter_ns()
+    job = local_job("overhead", mode, [PROMPT], NEW_TOKENS, ignore_eos=True, sent_ns=now_ns)
+    try:
+        stream.send(msgspec.msgpack.encode(job))
+        outcome = next(one for one in _messages(stream, JOB_SECONDS) if isinstance(one, Outcome))
+    except (ConnectionError, EOFError) as error:
+        raise RuntimeError(f"the engine ended (a job in {mode})") from error
+    timings = outcome.timings
+    if timings is None:
+        raise RuntimeError(f"a job in {mode} did not run: {outcome.problem}")
+    walls = (timings.prefill.wall_seconds or 0.0) + (timings.decode.wall_seconds or 0.0)
+    return (timings.done_ns - timings.taken_ns) / 1e9 - walls - timings.tokenise_seconds
+
+
+def _messages(stream: FrameStream, seconds: float) -> Iterator[ToFront]:
+    """What the engine sends. Raises EOFError where it ends, RuntimeError once `seconds` are over."""
+    until = monotonic() + seconds
+    while monotonic() < until:
+        if stream.wait(POLL_SECONDS * 1e3):
+            yield from map(_decode, stream.receive())
+    raise RuntimeError(f"the engine did not answer within {seconds:.0f} s")
+
+
+def _accepted(listener: socket.socket) -> FrameStream:
+    listener.settimeout(CONNECT_SECONDS)
+    with suppress(TimeoutError):
+        if stream := accept(listener):
+            return stream
+    raise RuntimeError(f"the engine did not connect within {CONNECT_SECONDS:.0f} s")
+
+
+@contextmanager
+def bare_engine(service: RunningService, log: Log) -> Iterator[FrameStream]:
+    """Start an engine of the service's settings on its cores, at batch 1, fully instrumented, until the
+    block ends. Its output goes to `engine.log`. Raises RuntimeError or EOFError where it is not warm in time.
+    """
+    settings = msgspec.structs.replace(
+        service.settings.engine_settings(f"launchbound-{secrets.token_hex(16)}-selftest"),
+        cpus=service.cpus,
+        batch_sizes=[1],
+        profile_every=0,
+        instrumentation="full",
+    )
+    argument = msgspec.json.encode(settings).decode()
+    command = owned([sys.executable, "-m", "service.engine.process", argument])
+    with listen(settings.address) as listener, (service.folder / "engine.log").open("ab") as written:
+        with children_on(os.sched_getaffinity(0).union(service.cpus)):
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=written, stderr=written, start_new_session=True
+            )
+        try:
+            with closing(_accepted(listener)) as stream:
+                for message in _messages(stream, WARM_SECONDS):
+                    log("an engine without a service, until it is warm")
+                    if isinstance(message, EngineStatus) and message.warm:
+                        break
+                yield stream
+        finally:
+            end(process)
 
 
 # The parts of a request: none is negative, and `other`, which closes the sum, is that of its pieces.
 
-PARTS_REQUESTS = 20
-PARTS_UNCOUNTED = 2
+PARTS_ROUNDS = 20
 PARTS = ("queue_seconds", "dispatch_seconds", "kernel_seconds", "sync_wait_seconds", "other_seconds")
 PIECES = ("border_seconds", "tokenise_seconds", "front_seconds")
 """Pieces of `other` that a response may contain."""
@@ -44,18 +249,16 @@ OTHER = Property("other's pieces, measured apart, / other", "within 10 %", 0.9, 
 
 
 def measure_parts(service: RunningService, log: Log) -> dict[tuple[str, str], list[Any]]:
-    """By mode, timings of requests (`request`) and seconds of an engine outside its steps (`engine`).
-
-    In turn, because a minute later the machine may differ. The engine is one without a service, on the same
-    cores: intake, buffers, layout, text, book-keeping.
+    """By mode, timings of requests (`request`) and seconds of an engine outside its steps (`engine`): intake,
+    buffers, layout, text, book-keeping. In turn, because a minute later the machine may differ.
     """
     variants: dict[tuple[str, str], Callable[[], Any]] = {}
     with bare_engine(service, log) as engine, service.connection() as connection:
         for mode in service.settings.modes:
             variants[mode, "request"] = partial(connection.generate, mode)
-            variants[mode, "engine"] = partial(engine.overhead_seconds, mode)
-        rounds = in_rounds(variants, PARTS_UNCOUNTED + PARTS_REQUESTS, "parts", log)
-    return {variant: found[PARTS_UNCOUNTED:] for variant, found in rounds.items()}
+            variants[mode, "engine"] = partial(overhead_seconds, engine, mode)
+        in_rounds(variants, UNCOUNTED, "parts uncounted", log)
+        return in_rounds(variants, PARTS_ROUNDS, "parts", log)
 
 
 def judge_parts(found: Mapping[tuple[str, str], list[Any]]) -> list[Row]:
@@ -84,38 +287,34 @@ def _pieces(mode: str, requests: list[Timings], engine: list[float]) -> Row:
 
 ADDED_ROUNDS = 40
 ADDED_REQUESTS = 5
-ADDED_UNCOUNTED = 2
-"""First rounds that are run and not counted."""
-
 ADDED_MODE = "inference_mode"
 ADDS = Property("the service adds to a model call, concurrency 1", "median ≤ 1.2 ms", most=1.2e-3, unit="s")
 ADDS_RATIO = Property("what the service adds / a bare FastAPI route", "≤ 1.2", most=1.2)
 
 
 def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
-    """Per round, each the median of some requests: seconds that the `service` adds to its model calls, which
-    are the client's latency less the wall time of all steps, and that a `bare` route takes to answer the same
-    bytes with the same JSON.
-
-    The two take turns request by request, so that both find the caches as a model call leaves them.
+    """Per round: seconds that the `service` adds to its model calls, and that a `bare` route takes to answer
+    the same bytes with the same JSON.
     """
     modes = service.settings.modes
     mode = ADDED_MODE if ADDED_MODE in modes else modes[-1]
-    found: dict[str, list[float]] = {"service": [], "bare": []}
     with service.connection() as served:
         answer, _ = served.answer(mode)
         with bare_route(answer, service.folder) as url, closing(Connection(url)) as bare:
-            for number in range(ADDED_UNCOUNTED + ADDED_ROUNDS):
-                log(f"round {number + 1} of {ADDED_UNCOUNTED + ADDED_ROUNDS}")
-                pairs = [(served.generate(mode), bare.generate(mode)) for _ in range(ADDED_REQUESTS)]
-                found["service"].append(median(map(_added_seconds, [timings for timings, _ in pairs])))
-                found["bare"].append(median(float(timings["latency_seconds"]) for _, timings in pairs))
-    return {variant: seconds[ADDED_UNCOUNTED:] for variant, seconds in found.items()}
+            pair = {"pair": partial(_added_seconds, served, bare, mode)}
+            in_rounds(pair, UNCOUNTED, "added uncounted", log)
+            pairs = in_rounds(pair, ADDED_ROUNDS, "added", log)["pair"]
+    return {"service": [added for added, _ in pairs], "bare": [seconds for _, seconds in pairs]}
 
 
-def _added_seconds(timings: Timings) -> float:
-    walls = sum(timings[phase]["wall_seconds"] for phase in PHASES)
-    return float(timings["latency_seconds"] - walls)
+def _added_seconds(served: Connection, bare: Connection, mode: str) -> tuple[float, float]:
+    """Of some requests the median latency less the wall time of all steps, and that of the bare route. They
+    take turns request by request, so that both find the caches as a model call leaves them.
+    """
+    pairs = [(served.generate(mode), bare.generate(mode)) for _ in range(ADDED_REQUESTS)]
+    walls = [sum(timings[phase]["wall_seconds"] for phase in PHASES) for timings, _ in pairs]
+    added = [timings["latency_seconds"] - wall for (timings, _), wall in zip(pairs, walls, strict=True)]
+    return median(added), median(timings["latency_seconds"] for _, timings in pairs)
 
 
 def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
@@ -190,10 +389,9 @@ def judge_itself(found: Mapping[str, list[Comparison]]) -> list[Row]:
     return [count_row("eager against eager: no detectable difference", alike, len(comparisons), needed, note)]
 
 
-# The shares that a running service answers with, beside samples taken in this process. Both run the same
-# requests in turn, on the cores of the engine, which idles while this process samples. Here a minimal loop
-# runs the steps, and the check labels the sampler itself: nothing that serving keeps of its samples
-# (their labels, the newest of each step, what an answer makes of them) is in it.
+# The shares that a running service answers with, beside samples of the same requests in this process, in turn
+# on the engine's cores. Here a minimal loop runs the steps, and the check labels the sampler itself: nothing
+# that serving keeps of its samples is in it.
 
 BUCKET = 1
 SERVED_ROUNDS = 8
@@ -230,15 +428,13 @@ class Share(NamedTuple):
 
 def measure_served(service: RunningService, log: Log) -> dict[tuple[Kind, str, str], list[Share]]:
     """Shares by round, of the `service` and of this `process`; of the service's traffic only the last answer,
-    which rests on what all before it left.
-
-    Raises NotMeasurableError where the service does not sample, or too few samples fall into a request.
+    which rests on what all before it left. Raises NotMeasurableError where there are too few samples.
     """
     modes = [mode for mode in SERVED_MODES if mode in service.settings.modes]
     if service.no_samples:
         raise NotMeasurableError(service.no_samples)
     # Only now: the other checks over HTTP send their requests from a process without torch.
-    from service.proof.requests import SampledRequests
+    from service.proof.split import SampledRequests
 
     log("building steps in this process")
     alone = msgspec.structs.replace(service.settings.engine_settings(""), batch_sizes=[BUCKET])
@@ -274,9 +470,8 @@ def _answered(service: RunningService, kind: Kind, mode: str) -> Share:
     if kind.name != "traffic" and phase["samples_of"] != "request":
         expected = phase["wall_seconds"] * SAMPLES_PER_SECOND
         if expected >= 2 * ENOUGH:
-            raise ValueError(
-                f"{mode} answers the traffic's split with some {expected:.0f} samples of its own"
-            )
+            why = f"{mode} answers the traffic's split with some {expected:.0f} samples of its own"
+            raise ValueError(why)
         raise NotMeasurableError(f"a request of {kind.new_tokens} tokens in {mode} has too few samples")
     samples = phase["kernel_samples"] + phase["host_samples"]
     return Share(phase["kernel_seconds"] / phase["wall_seconds"], samples)
@@ -310,3 +505,7 @@ CHECKS: dict[str, Check] = {
     "served-samples": Check(measure_served, judge_served, (ALIKE,)),
 }
 """By name, in the order in which they run: last what runs steps in this process as well."""
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

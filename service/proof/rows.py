@@ -17,17 +17,19 @@ from service.statistics.intervals import Interval
 
 Verdict = Literal["pass", "fail", "undecided", "not measurable here"]
 
-STYLES: dict[Verdict, str] = {
-    "pass": "green", "fail": "bold red", "undecided": "yellow", "not measurable here": "dim",
-}  # fmt: skip
-"""Of a terminal's table."""
+PROMPT = "def mean(values):\n    total = 0\n    for value in values:\n"
+NEW_TOKENS = 32
+"""The request that all checks send, over HTTP and in process alike."""
+
+UNCOUNTED = 2
+"""First requests, rounds or jobs that are run and not counted."""
 
 MOST_OFF_CPU = 0.02
 """Alone on its core, a check loses well under one percent, to the kernel's own ticks and threads."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `value`, `low` and `high` are in `unit`, from so many `runs` of its check."""
+    """`value`, `low` and `high` are in `unit`, from so many `runs` of its check."""
 
     name: str
     bound: str
@@ -43,8 +45,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True)
 class Property:
     """What rows claim: the name, the bound in words, and [least, most], in which the measured has to lie.
-
-    Where several rows are of one property, `of` ends their names.
+    `of` ends the names of several rows of one property.
     """
 
     name: str
@@ -119,10 +120,8 @@ class NotMeasurableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`measure` returns the samples of each variant by round; `judge`, which is pure, makes rows of them.
-
-    A variant that could not be measured is left out, and may be there in another run. A machine on which
-    `measure` raises NotMeasurableError gets a row per one of `properties`.
+    """`measure` returns the samples by round of each variant that could be measured; `judge`, which is pure,
+    makes rows of them. Where `measure` raises NotMeasurableError there is a row per one of `properties`.
     """
 
     measure: Callable[[Any, Log], dict[Any, list[Any]]]
@@ -138,10 +137,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line from the worker process: the progress of the check `name`, its rows at its end, or the machine.
-
-    `facts`: processor, device, torch, threads, dtype, default dtype and layout of linear weights.
-    """
+    """A line from the worker: progress of the check `name`, its rows at its end, or the machine's `facts`."""
 
     name: str = ""
     text: str = ""
@@ -153,10 +149,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 def run_check(
     name: str, check: Check, subject: object, log: Log, off_cpu: OffCpuTime | None = None
 ) -> tuple[list[Row], list[Run]]:
-    """The rows of `check`, and its runs; undecided rows are judged again over two runs together.
-
-    An exception is a failed row. With `off_cpu`, a run whose core was taken away is left out where another
-    was not, and decides no failure where none was.
+    """The rows of `check`, and its runs; undecided rows are judged again over two runs together. An exception
+    is a failed row. `off_cpu` tells which runs others took the core from.
     """
     runs: list[tuple[dict[Any, list[Any]], float]] = []
 
@@ -188,11 +182,13 @@ def _as_json(found: Mapping[Any, list[Any]]) -> list[tuple[Any, list[Any]]]:
 
 
 def _judged(check: Check, runs: list[tuple[dict[Any, list[Any]], float]]) -> list[Row]:
-    """From the samples of the runs on a quiet core; from all where none was, failures then undecided."""
+    """From the runs on a quiet core; where none was quiet, from all runs, and no failure is then decided."""
     quiet = [run for run in runs if run[1] <= MOST_OFF_CPU]
     used = quiet or runs
-    keys = dict.fromkeys(key for found, _ in used for key in found)
-    together = {key: [sample for found, _ in used for sample in found.get(key, [])] for key in keys}
+    together: dict[Any, list[Any]] = {}
+    for found, _ in used:
+        for key, samples in found.items():
+            together.setdefault(key, []).extend(samples)
     rows = [msgspec.structs.replace(row, runs=len(used)) for row in check.judge(together)]
     if quiet:
         return rows

@@ -9,17 +9,16 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import gmtime, monotonic, strftime
 from typing import Any, Literal
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from loadtests.run.folder import git_state
+from loadtests.run.folder import commit_name, git_state, now
 from loadtests.run.target import TargetError
 from service.front.launch import LaunchError
 from service.front.settings import Settings
@@ -28,19 +27,16 @@ from service.modes import swept_modes
 from service.nvml import expected_device
 from service.parent_death import owned
 from service.proof import over_http
-from service.proof.rows import STYLES, Event, Row, Run, Verdict, broken, run_check
-from service.proof.running_service import running_service
+from service.proof.over_http import running_service
+from service.proof.rows import Event, Row, Run, Verdict, broken, run_check
 
 PRINT_SECONDS = 5.0
 """At least between two lines of what runs now."""
 
 FILE = "selftest.json"
 FORMAT_VERSION = 2
-ROWS_FILE = "rows.jsonl"
-"""The rows of each check as soon as it has ended; FILE has all of them."""
-
-SAMPLES_FILE = "samples.jsonl"
-"""What each check measured, from which its rows can be judged again: a line per check."""
+ROWS_FILE, SAMPLES_FILE = "rows.jsonl", "samples.jsonl"
+"""The rows of each check as soon as it has ended, and a line with its samples, to judge them again."""
 
 ENGINE_CHECKS = (
     "injected", "sampling-rate", "plain-kernels", "unclassified", "instructions", "background",
@@ -61,23 +57,18 @@ def choose_checks(only: Iterable[str] | None) -> list[str]:
     return [name for name in ALL_CHECKS if name in names]
 
 
-# The run
-
-
 def main(
     settings: Settings,
     only: list[str] | None = None,
     out: Path | None = None,
     conclude: Callable[[dict[str, Any]], None] = lambda result: print(json.dumps(result)),
 ) -> int:
-    """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>). Returns
-    the exit code: 1 where a row failed, else 0, also where rows are undecided or were not run: the last line
-    says which, and `conclude` prints it. Raises ValueError, with the remedy, for an unknown check or settings
-    that cannot work.
+    """Run all checks, or `only` some, into folder `out` (default: results/selftest-<UTC>-<commit>). Returns 1
+    where a row failed, else 0, also where rows are undecided or were not run; `conclude` prints which. Raises
+    ValueError, with the remedy, for an unknown check or settings that cannot work.
     """
     names, console, began = choose_checks(only), Console(), monotonic()
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    folder = out or Path("results") / f"selftest-{stamp}-{(git_state()['commit'] or 'nocommit')[:8]}"
+    folder = out or Path("results", f"selftest-{strftime('%Y%m%dT%H%M%SZ', gmtime())}-{commit_name()}")
     folder.mkdir(parents=True, exist_ok=True)
     run = _Selftest(settings, folder, console)
     if in_worker := [name for name in names if name in ENGINE_CHECKS]:
@@ -166,9 +157,11 @@ class _Selftest:
 
 Outcome = Literal["passed", "failed", "undecided", "partial"]
 
-_COUNTED: dict[Verdict, str] = {
-    "pass": "passed", "fail": "failed", "undecided": "undecided", "not measurable here": "not_measurable",
+_VERDICTS: dict[Verdict, tuple[str, str]] = {
+    "pass": ("passed", "green"), "fail": ("failed", "bold red"),
+    "undecided": ("undecided", "yellow"), "not measurable here": ("not_measurable", "dim"),
 }  # fmt: skip
+"""What a row is counted as, and its style in a terminal's table."""
 
 _OUTCOMES: dict[Outcome, str] = {
     "passed": "passed",
@@ -185,9 +178,9 @@ MEASURED_AS_DEFAULT = (
 
 def tally(rows: Iterable[Row], finished: Collection[str]) -> dict[str, list[str]]:
     """Names of `rows` by verdict; `finished` are the checks that have their rows, the others were not run."""
-    named: dict[str, list[str]] = {name: [] for name in _COUNTED.values()}
+    named: dict[str, list[str]] = {name: [] for name, _ in _VERDICTS.values()}
     for row in rows:
-        named[_COUNTED[row.verdict]].append(row.name)
+        named[_VERDICTS[row.verdict][0]].append(row.name)
     return named | {"not_run": [name for name in ALL_CHECKS if name not in finished]}
 
 
@@ -235,19 +228,16 @@ def new_report(
     settings: Settings,
     seconds: float,
 ) -> dict[str, Any]:
-    """The contents of FILE: `rows` of the checks that have `finished`, with the commit and the machine.
-
-    `linears` is how linear weights lay in memory, which decides which kernels ran. Only a `complete` one
-    stands for its machine and commit.
+    """The contents of FILE. Only a `complete` one stands for its machine and commit. `linears` is how linear
+    weights lay in memory, which decides which kernels ran.
     """
     git, named = git_state(), tally(rows, finished)
     reasons = why_incomplete(settings, facts, git, named["not_run"])
-    unknown = dict.fromkeys(("cpu", "device", "torch", "dtype"), "unknown")
-    known: dict[str, str | int] = {**unknown, "threads": 0, **facts}
+    unknown: dict[str, str | int] = dict.fromkeys(("cpu", "device", "torch", "dtype"), "unknown")
+    known = {**unknown, "threads": 0, "linears": None, **facts}
     return {
         "format_version": FORMAT_VERSION,
-        "commit": git["commit"],
-        "dirty": git["dirty"],
+        **{name: git[name] for name in ("commit", "dirty")},
         "machine": " + ".join(dict.fromkeys((str(known["cpu"]), str(known["device"])))),
         "cpu": processor_name(),
         "cpu_features": processor_features(),
@@ -258,10 +248,9 @@ def new_report(
         "counts": {name: len(names) for name, names in named.items()},
         "rows_by_verdict": named,
         "detail": sentence(named),
-        **{name: known[name] for name in ("torch", "threads", "dtype")},
-        "linears": facts.get("linears"),
+        **{name: known[name] for name in ("torch", "threads", "dtype", "linears")},
         "model": settings.model,
-        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "created": now(),
         "modes": settings.modes,
         "seconds": seconds,
         "rows": rows,
@@ -274,7 +263,7 @@ def print_table(report: Mapping[str, Any], console: Console) -> None:
     for row in report["rows"]:
         verdict = row.verdict.upper() if row.verdict == "fail" else row.verdict
         again = f" ({row.runs} runs)" if row.runs > 1 else ""
-        styled = f"[{STYLES[row.verdict]}]{verdict}{again}[/]"
+        styled = f"[{_VERDICTS[row.verdict][1]}]{verdict}{again}[/]"
         table.add_row(row.name, row.bound, measured(row), styled, row.note)
     console.print(table)
     lines = [f"{_OUTCOMES[report['outcome']]}. {report['detail']}."]

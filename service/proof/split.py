@@ -1,35 +1,54 @@
-"""Checks of how steps are split: what sampling does to a CPU's shares and steps, equal kernels in modes that
-run the same ones, and on a GPU the profiler's own sum.
+"""Checks in this process: what sampling does to a CPU's shares and steps, equal kernels in modes that run the
+same ones, on a GPU the profiler's own sum, what measuring a request costs, and a minimal loop beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import product
+from pathlib import Path
 from random import Random
 from statistics import fmean, median
-from time import perf_counter, thread_time_ns
+from tempfile import TemporaryDirectory
+from time import perf_counter, perf_counter_ns, thread_time_ns
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from prometheus_client import CollectorRegistry
+from torch import Tensor
 from torch._C._autograd import DeviceType
 
-from service.engine.step_shares import BACKGROUND_PER_SECOND
+from models.opening import resolve
+from service.engine.generation import Generator
+from service.engine.inbox import LocalInbox, local_job
+from service.engine.job import JobResult
+from service.engine.outcome import build_outcome, timings
+from service.engine.profiler import RequestProfiler
+from service.engine.step_shares import BACKGROUND_PER_SECOND, Key, StepShares
+from service.front.metrics.recorder import Metrics
+from service.front.request_timing import RequestTiming, add_up
 from service.measure.cases import Bench, Case
 from service.measure.cpu_sampler import (
     SAMPLES_PER_SECOND,
     CpuSampler,
     SampledSteps,
     SamplerError,
+    counts_of,
     sample_steps,
 )
-from service.measure.rounds import Log, in_rounds
-from service.proof.rows import NotMeasurableError, Property, Row
-from service.records import PHASES, Phase
+from service.measure.rounds import Log, in_rounds, isolated
+from service.proof.rows import NEW_TOKENS, PROMPT, UNCOUNTED, NotMeasurableError, Property, Row
+from service.records import PHASES, EngineSettings, Phase, SampleCounts
 from service.statistics.boundedness import RATE
 from service.statistics.intervals import mean_interval, median_interval
+from service.step.buffers import Arguments
+from service.step.callables import Step
+from service.step.compile_cache import compile_cache
+from service.step.meters import Meter, new_meter
+from service.step.process_state import prepare_process
 from service.step.profiling import Separator, chrome_events, profile_step, record_session
 from service.step.trace import LEAD_MARK, STEP_MARK, read_steps
 
@@ -43,9 +62,6 @@ class ServedStep(NamedTuple):
     mode: str
     phase: Phase
     bucket: int
-
-    def __str__(self) -> str:
-        return f"{self.mode}, {self.phase}, batch {self.bucket}"
 
 
 def sampler_of(bench: Bench) -> CpuSampler:
@@ -65,10 +81,7 @@ def sampled(
     beside: Callable[[], object] | None = None,
     samples_per_second: float = SAMPLES_PER_SECOND,
 ) -> SampledSteps:
-    """`case`'s steps in a row, sampled for `seconds`; `beside` runs after each, neither timed nor sampled.
-
-    Raises NotMeasurableError where no sample fell into them.
-    """
+    """As `sample_steps`, of `case` for `seconds`. Raises NotMeasurableError where there is no sample."""
     run, timed = partial(case.step, *case.arguments), TIMED_SHARE * seconds
     found = sample_steps(sampler, run, case.phase, timed, seconds, beside, samples_per_second)
     if found is None:
@@ -76,8 +89,7 @@ def sampled(
     return found
 
 
-# What sampling does to the shares at the usual rate: behind each interrupt the interrupted code runs slower
-# for a while, and the fewer samples, the nearer the shares come to those of unsampled steps.
+# What sampling does to the shares at the usual rate: behind each interrupt the code runs slower for a while.
 
 RATE_ROUNDS = 24
 MODES = ("eager", "compiled")
@@ -89,21 +101,16 @@ RATES = (251, 499, SAMPLES_PER_SECOND, 1999)
 RATE_SECONDS = 0.4
 """Sampled per round and rate: all rounds together tell a shift of one point of a share."""
 
-SHIFT = Property(
-    f"kernel share at {SAMPLES_PER_SECOND} samples per second less that at none",
-    f"± {RATE}",
-    -RATE,
-    RATE,
-    "share",
-)
+SHIFTED = f"kernel share at {SAMPLES_PER_SECOND} samples per second less that at none"
+SHIFT = Property(SHIFTED, f"± {RATE}", -RATE, RATE, "share")
 
 
 def measure_rates(bench: Bench, log: Log) -> dict[tuple[ServedStep, int], list[SampledSteps]]:
     """Of decode steps at the smallest and the largest bucket, by round, at each rate."""
     sampler = sampler_of(bench)
-    sizes = dict.fromkeys((min(bench.settings.batch_sizes), max(bench.settings.batch_sizes)))
+    sizes = {min(bench.settings.batch_sizes), max(bench.settings.batch_sizes)}
     variants: dict[tuple[ServedStep, int], Callable[[], SampledSteps]] = {}
-    for mode, size in product((mode for mode in MODES if mode in bench.modes), sizes):
+    for mode, size in product((mode for mode in MODES if mode in bench.modes), sorted(sizes)):
         log(f"{mode}, building")
         sample = partial(sampled, sampler, bench.case(mode, size, "decode"), RATE_SECONDS)
         for rate in RATES:
@@ -115,26 +122,24 @@ def measure_rates(bench: Bench, log: Log) -> dict[tuple[ServedStep, int], list[S
 def judge_rates(found: Mapping[tuple[ServedStep, int], list[SampledSteps]]) -> Iterator[Row]:
     """Per step, how far its share at the usual rate is from the end of the line through all rates."""
     for step in dict.fromkeys(step for step, _ in found):
-        seen = {rate: found[step, rate] for rate in RATES}
-        shares = {rate: [one.kernel_share for one in steps] for rate, steps in seen.items()}
-        shifts = [
-            beyond_none(dict(zip(RATES, one, strict=True))) for one in zip(*shares.values(), strict=True)
-        ]
-        shown = ", ".join(f"{fmean(values):.3f}" for values in shares.values())
-        slowed = (median(one.sampled_seconds / one.step_seconds for one in steps) for steps in seen.values())
+        seen = [found[step, rate] for rate in RATES]
+        shares = [[one.kernel_share for one in steps] for steps in seen]
+        shifts = [beyond_none(by_rate) for by_rate in zip(*shares, strict=True)]
+        shown = ", ".join(f"{fmean(values):.3f}" for values in shares)
+        slowed = (median(one.sampled_seconds / one.step_seconds for one in steps) for steps in seen)
         times = ", ".join(f"{ratio:.2f}" for ratio in slowed)
         at = ", ".join(f"{rate:,}" for rate in RATES)
         note = f"{shown} at {at}; steps take {times} times as long"
-        yield SHIFT.within(mean_interval(shifts), f": {step}", note)
+        name = f": {step.mode}, {step.phase}, batch {step.bucket}"
+        yield SHIFT.within(mean_interval(shifts), name, note)
 
 
-def beyond_none(shares: Mapping[int, float]) -> float:
-    """The share at SAMPLES_PER_SECOND less that at no sample a second, by a line through all `shares`.
-
-    A share counts as much as it has samples: by its rate, as each is sampled for as long.
+def beyond_none(shares: Sequence[float]) -> float:
+    """The share at SAMPLES_PER_SECOND less that at no sample a second, by a line through those at all RATES,
+    each with the weight of its samples: of its rate, as each is sampled for as long.
     """
-    _, at_none = np.polyfit(list(shares), list(shares.values()), 1, w=np.sqrt(list(shares)))
-    return shares[SAMPLES_PER_SECOND] - float(at_none)
+    _, at_none = np.polyfit(RATES, shares, 1, w=np.sqrt(RATES))
+    return shares[RATES.index(SAMPLES_PER_SECOND)] - float(at_none)
 
 
 # What sampling in the background costs
@@ -142,17 +147,14 @@ def beyond_none(shares: Mapping[int, float]) -> float:
 BLOCKS = 400
 BLOCK_SECONDS = 0.05
 FASTER = 4
-"""Steps are sampled so many times as fast as in the background: a sample then still comes steps after the one
-before, so its handler is as cold and costs the same, and what they cost together stands out of the scatter.
-"""
+"""Steps are sampled so many times as fast as in the background: the handler is still as cold and costs the
+same, and what all samples cost stands out of the scatter."""
+
 COST = Property("steps sampled in the background / unsampled", "≤ 1.01", most=1.01)
 
 
 def measure_background(bench: Bench, log: Log) -> dict[tuple[str, str], list[float]]:
-    """CPU seconds per decode step at batch 1, `sampled` and `unsampled`, in blocks that take turns.
-
-    Raises NotMeasurableError as `sampler_of`.
-    """
+    """CPU seconds per decode step at batch 1, `sampled` and `unsampled`, in blocks that take turns."""
     sampler = sampler_of(bench)
     variants: dict[tuple[str, str], Callable[[], float]] = {}
     for mode in (mode for mode in MODES if mode in bench.modes):
@@ -189,15 +191,13 @@ def judge_background(found: Mapping[tuple[str, str], list[float]]) -> Iterator[R
         yield COST.ratio(on, off, f": {mode}, decode, batch 1", note)
 
 
-# Modes that run the same kernels must show the same kernel time: a price of what the host does around an
-# operator, or of a tape's memory, that is booked as kernel makes them differ. So does a longer step, which
-# leaves the machine's other users more time with the caches: after each step of a mode that is faster than
-# eager the thread is busy for the difference (docs/decisions/selftest.md).
+# Modes that run the same kernels must show the same kernel time: what the host does, booked as kernel, makes
+# them differ. So does a longer step, which leaves others more time with the caches: after each step of a mode
+# that is faster than eager the thread is busy for the difference (docs/decisions/selftest.md).
 
 PLAIN_ROUNDS = 16
 KERNEL_SAMPLES = 240
-"""Wanted per step and round: its kernel time is then known within 6 %, the median of the rounds' ratios
-within 5 at 95 %. The smaller the kernels' share, the longer it is sampled."""
+"""Per step and round: its kernel time is known within 6 %, the median of the rounds' ratios within 5."""
 
 FIRST_SECONDS, MOST_SECONDS = 0.2, 1.2
 """Of steps that are sampled: to learn the share of kernels, and at most, however small that is."""
@@ -210,7 +210,7 @@ NO_RATIO = 1e3
 
 
 def measure_plain(bench: Bench, log: Log) -> dict[ServedStep, list[SampledSteps]]:
-    """Per mode, phase and bucket, by round. Raises NotMeasurableError as `sampler_of` and `plain_modes`."""
+    """Per mode, phase and bucket, by round."""
     sampler = sampler_of(bench)
     modes = plain_modes(bench)
     order = Random("plain-kernels")
@@ -236,9 +236,7 @@ def plain_modes(bench: Bench) -> list[str]:
 def _block(
     sampler: CpuSampler, cases: Mapping[ServedStep, Case], order: Random
 ) -> Callable[[], dict[ServedStep, SampledSteps]]:
-    """Samples the modes of a phase and bucket right after each other, because what neighbours leave of the
-    caches changes within seconds.
-    """
+    """Samples modes right after each other: what neighbours leave of the caches changes within seconds."""
     seconds = {}
     for step, case in cases.items():
         share = sampled(sampler, case, FIRST_SECONDS, _rest(cases, step)).kernel_share
@@ -288,10 +286,8 @@ GRAPHS = Property(f"{REPLAYED}: one graph launch per decode step", "all", least=
 
 
 def measure_cuda(bench: Bench, log: Log) -> dict[tuple[str, str], list[float]]:
-    """By quantity and mode: kernel seconds of a session by ours and by the profiler's sum (`kernels`), none
-    where the profiler did not find them all; graph launches of steps (`graph_launches`), none where unknown.
-
-    Raises NotMeasurableError without a GPU.
+    """By quantity and mode, none where they are unknown: kernel seconds of a session by ours and by the
+    profiler's sum (`kernels`), and graph launches of steps (`graph_launches`).
     """
     if bench.device.type != "cuda":
         raise NotMeasurableError("no CUDA device is used")
@@ -308,10 +304,8 @@ def measure_cuda(bench: Bench, log: Log) -> dict[tuple[str, str], list[float]]:
 
 
 def kernel_seconds(device: torch.device, case: Case) -> tuple[float, float] | None:
-    """Of the same STEPS steps: the sum over the trace's kernels, and that of the profiler's own table.
-
-    Both are sums of durations. None where the kernels of a step are unknown. What separates the steps, so
-    that a replay's kernels are known whatever their ids, is a copy: no kernel in either sum.
+    """Of the same STEPS steps: the sum of durations over the trace's kernels, and that of the profiler's own
+    table; None where the kernels of a step are unknown. What separates the steps is a copy, in neither sum.
     """
     session = record_session(device, [(STEP_MARK, case.call)] * STEPS, Separator(device, copies=True))
     steps = read_steps(chrome_events(session), cuda=True)
@@ -330,8 +324,7 @@ def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> Iterator[Row]:
     for mode in (mode for what, mode in found if what == "kernels"):
         if sums := found["kernels", mode]:
             ours, profilers = sums
-            note = f"{ours / STEPS * 1e6:.0f} µs per step"
-            yield KERNELS.exactly(ours / profilers, f": {mode}", note)
+            yield KERNELS.exactly(ours / profilers, f": {mode}", f"{ours / STEPS * 1e6:.0f} µs per step")
         else:
             reason = "which kernels are a step's is not known: the profiler lost some, or gave them wrong ids"
             yield KERNELS.not_measurable(reason, f": {mode}")
@@ -341,5 +334,215 @@ def judge_cuda(found: Mapping[tuple[str, str], list[float]]) -> Iterator[Row]:
     elif not launches:
         yield GRAPHS.not_measurable("the profiler recorded no launch call of a step")
     else:
-        note = f"launches seen: {[round(count) for count in launches]}"
-        yield GRAPHS.exactly(launches.count(1.0), "", note)
+        seen = [round(count) for count in launches]
+        yield GRAPHS.exactly(launches.count(1.0), note=f"launches seen: {seen}")
+
+
+# Whole requests in this process
+
+BUCKET = 1
+
+
+def _seconds(request: Callable[[], object], requests: int = 1) -> float:
+    """The median of some requests in a row."""
+    found = []
+    for _ in range(requests):
+        began = perf_counter_ns()
+        request()
+        found.append((perf_counter_ns() - began) / 1e9)
+    return median(found)
+
+
+# What measuring and recording a request costs
+
+
+class RequestPath:
+    """From the job to the sum of its parts, in `mode` at batch 1: what engine and front run for a request,
+    without transport, parsing and serialising, which measuring does not change.
+    """
+
+    def __init__(self, bench: Bench, mode: str, traces_folder: Path) -> None:
+        self._mode = mode
+        self._steps = {(phase, BUCKET): bench.case(mode, BUCKET, phase).step for phase in PHASES}
+        config = bench.model.config
+        tokenizer = resolve(bench.settings.model).tokenizer(config.vocabulary)
+        self._generator = Generator(tokenizer, bench.buffers, config.context, LocalInbox([]))
+        self._profiler = RequestProfiler(bench.device, 0, traces_folder)
+        on_cuda = None if bench.device.type == "cpu" else "dispatch is measured"
+        self._shares = StepShares(compile_cache(bench.settings.cache_folder), on_cuda)
+        self._shares.add(mode, self._steps)
+        self._full = new_meter(bench.device, BUCKET, "full", self._shares.labels)
+        self._off = new_meter(bench.device, BUCKET, "off")
+        self.metrics = Metrics(CollectorRegistry(), [mode], [BUCKET], {"version": "", "commit": ""})
+
+    def measured(self) -> RequestTiming:
+        """With full instrumentation: meters, samples in the background, all metrics."""
+        timing = self._run(self._full, self._shares.sampling())
+        self.metrics.observe(timing)
+        return timing
+
+    def busy_seconds(self, requests: int = 1) -> float:
+        """As `_seconds` of measured ones: the steps are sampled already, as where one follows another."""
+        with self._shares.sampling():
+            found = _seconds(self.measured, requests)
+        self._shares.rest()
+        return found
+
+    def unmeasured(self) -> RequestTiming:
+        """With instrumentation off: the same answer, and nothing is read, sampled or recorded."""
+        return self._run(self._off, nullcontext({}))
+
+    def _run(self, meter: Meter, sampling: AbstractContextManager[dict[Key, SampleCounts]]) -> RequestTiming:
+        now_ns = perf_counter_ns()
+        job = local_job("request", self._mode, [PROMPT], NEW_TOKENS, ignore_eos=True, sent_ns=now_ns)
+        result = JobResult(taken_ns=perf_counter_ns())
+        with sampling as found:
+            self._generator.run(job, self._steps, result, meter)
+        result.prefill.samples = found.get((self._mode, "prefill", BUCKET))
+        result.decode.samples = found.get((self._mode, "decode", BUCKET))
+        newest = {phase: self._shares.newest(self._mode, phase, BUCKET) for phase in PHASES}
+        estimates = self._profiler.estimates(job, result, newest)
+        outcome = build_outcome(job, result, None, lambda done_ns: timings(result, estimates, done_ns))
+        now_ns = perf_counter_ns()
+        return add_up(job, outcome, job.sent_ns, now_ns, now_ns)
+
+
+INSTRUMENTATION_ROUNDS = 300
+REQUESTS = 3
+MEASURING = Property("instrumentation full / off, whole request", "≤ 1.01", most=1.01)
+
+
+def measure_instrumentation(bench: Bench, log: Log) -> dict[str, list[float]]:
+    """Seconds per request, `full` and `off` in turns, in the mode whose steps are shortest: medians of a few
+    in a row, without what an engine does once a second between requests to count its samples.
+    """
+    log("building")
+    with TemporaryDirectory(prefix="launchbound-") as folder, bench.isolated():
+        path = RequestPath(bench, bench.modes[-1], Path(folder))
+        for _ in range(UNCOUNTED):
+            path.measured()
+            path.unmeasured()
+        variants: dict[str, Callable[[], float]] = {
+            "full": partial(path.busy_seconds, REQUESTS),
+            "off": partial(_seconds, path.unmeasured, REQUESTS),
+        }
+        return in_rounds(variants, INSTRUMENTATION_ROUNDS, "instrumentation", log)
+
+
+def judge_instrumentation(found: Mapping[str, list[float]]) -> list[Row]:
+    full, off = found["full"], found["off"]
+    added = median(a - b for a, b in zip(full, off, strict=True))
+    note = f"{added * 1e6:.0f} µs of requests of {median(off) * 1e3:.1f} ms: meters, samples, metrics"
+    return [MEASURING.ratio(full, off, note=note)]
+
+
+# The service's code over the same requests in a minimal loop without meters, by mode
+
+LOOP_ROUNDS = 120
+LOOP = Property("the service's code / a minimal loop, whole request", "≤ 1.03", most=1.03)
+
+
+class MinimalLoop:
+    """What one writes around a step to generate greedily: no clock, no deadline, no streaming, no records.
+    Steps, static buffers and text are those of the engine's generation; `around` may wrap the steps.
+    """
+
+    def __init__(
+        self, bench: Bench, mode: str, around: Callable[[Step, Phase], Step] = lambda step, _: step
+    ) -> None:
+        self._prefill = around(bench.case(mode, BUCKET, "prefill").step, "prefill")
+        self._decode = around(bench.case(mode, BUCKET, "decode").step, "decode")
+        self._buffers = bench.buffers[BUCKET]
+        self._tokenizer = resolve(bench.settings.model).tokenizer(bench.model.config.vocabulary)
+
+    def run(self, new_tokens: int = NEW_TOKENS) -> str:
+        buffers = self._buffers
+        prompt = self._tokenizer.encode(PROMPT)
+        used = len(prompt)
+        length = buffers.padded(used)
+        arguments = buffers.arguments("prefill", length)
+        arguments[0].copy_(torch.tensor([prompt + [0] * (length - used)]))
+        buffers.positions.zero_()
+        buffers.last.fill_(used - 1)
+        _, token = self._prefill(*arguments)
+        buffers.positions.fill_(used)
+        buffers.last.zero_()
+        tokens = [int(token)]
+        while len(tokens) < new_tokens:
+            used += 1
+            buffers.token_row.copy_(token)
+            _, token = self._decode(*buffers.arguments("decode", reach=buffers.reach(used)))
+            buffers.positions.add_(buffers.one)
+            tokens.append(int(token))
+        return self._tokenizer.decode(tokens)
+
+
+def measure_minimal_loop(bench: Bench, log: Log) -> dict[tuple[str, str], list[float]]:
+    """Seconds per request by mode, through the `service`'s code and in the `minimal` loop, in turns. Raises
+    RuntimeError where the two differ in a text.
+    """
+    with TemporaryDirectory(prefix="launchbound-") as folder, bench.isolated():
+        variants: dict[tuple[str, str], Callable[[], float]] = {}
+        for mode in bench.modes:
+            log(f"warming {mode}")
+            path = RequestPath(bench, mode, Path(folder))
+            loop = MinimalLoop(bench, mode)
+            served, alone = path.measured().outcome.outputs[0].text, loop.run()
+            if served != alone:
+                why = f"{mode} gives {served!r} in the engine's loop, {alone!r} in a minimal one"
+                raise RuntimeError(why)
+            variants[mode, "service"] = path.busy_seconds
+            variants[mode, "minimal"] = partial(_seconds, loop.run)
+        in_rounds(variants, UNCOUNTED, "minimal-loop uncounted", log)
+        return in_rounds(variants, LOOP_ROUNDS, "minimal-loop", log)
+
+
+def judge_minimal_loop(found: Mapping[tuple[str, str], list[float]]) -> Iterator[Row]:
+    for mode in dict.fromkeys(mode for mode, _ in found):
+        service, minimal = found[mode, "service"], found[mode, "minimal"]
+        added = median(a - b for a, b in zip(service, minimal, strict=True))
+        note = f"{added * 1e6:.0f} µs of requests of {median(minimal) * 1e3:.1f} ms"
+        yield LOOP.ratio(service, minimal, f", {mode}", note)
+
+
+class SampledRequests:
+    """Requests in a minimal loop at batch 1, on `cpus`, whose steps are sampled by this check alone. Raises
+    NotMeasurableError where none can be sampled.
+    """
+
+    def __init__(self, settings: EngineSettings, cpus: list[int], modes: list[str]) -> None:
+        prepare_process(settings.cache_folder, settings.model)
+        self._cpus = cpus
+        bench = Bench(settings)
+        self._sampler = sampler_of(bench)
+        with torch.no_grad():
+            self._loops = {mode: MinimalLoop(bench, mode, self._labelled) for mode in modes}
+
+    @torch.no_grad()
+    def run(self, mode: str, new_tokens: int, seconds: float) -> dict[Phase, SampleCounts]:
+        """The samples of both phases of requests in a row for so long, at least of one."""
+        with isolated(self._cpus):
+            self._loops[mode].run(1)
+            until = perf_counter() + seconds
+            self._sampler.start()
+            self._loops[mode].run(new_tokens)
+            while perf_counter() < until:
+                self._loops[mode].run(new_tokens)
+            self._sampler.stop()
+        taken = self._sampler.take()
+        return {
+            phase: counts_of([place for label, place in taken if label == number])
+            for number, phase in enumerate(PHASES, 1)
+        }
+
+    def _labelled(self, step: Step, phase: Phase) -> Step:
+        cell, label = self._sampler.label, PHASES.index(phase) + 1
+
+        def run(*arguments: *Arguments) -> tuple[Tensor, Tensor]:
+            cell.value = label
+            try:
+                return step(*arguments)
+            finally:
+                cell.value = 0
+
+        return run

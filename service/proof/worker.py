@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 import torch
 
-from models.checkpoint import config_of
+from models.checkpoint import Checkpoint
 from service.measure.cases import Bench
-from service.proof import classes, requests, split
+from service.proof import classes, split
 from service.proof.rows import Check, Event, run_check
 from service.records import EngineSettings
 from service.step.device import device_name
@@ -33,10 +32,8 @@ CHECKS: dict[str, Check] = {
         (classes.KERNELS, classes.HOST, classes.GROWTH),
     ),
     "background": Check(split.measure_background, split.judge_background, (split.COST,)),
-    "instrumentation": Check(
-        requests.measure_instrumentation, requests.judge_instrumentation, (requests.MEASURING,)
-    ),
-    "minimal-loop": Check(requests.measure_minimal_loop, requests.judge_minimal_loop),
+    "instrumentation": Check(split.measure_instrumentation, split.judge_instrumentation, (split.MEASURING,)),
+    "minimal-loop": Check(split.measure_minimal_loop, split.judge_minimal_loop),
     "cuda": Check(split.measure_cuda, split.judge_cuda, (split.KERNELS, split.GRAPHS)),
 }
 """By name, in the order in which they run."""
@@ -46,7 +43,7 @@ CHECKS: dict[str, Check] = {
 def run(settings: EngineSettings, names: list[str], write: Callable[[Event], None]) -> None:
     """Run the checks called `names`, in that order. Raises ValueError for settings that cannot work."""
     # Raises for a model that is not ours: of another one no step has fewer layers.
-    config_of(settings.model)
+    Checkpoint(settings.model).config  # noqa: B018 - it raises
     prepare_process(settings.cache_folder, settings.model)
     bench = Bench(msgspec.structs.replace(settings, batch_sizes=sorted({1, *settings.batch_sizes})))
     facts: dict[str, str | int] = {
@@ -60,14 +57,13 @@ def run(settings: EngineSettings, names: list[str], write: Callable[[Event], Non
     }
     write(Event(facts=facts))
     for name in names:
-        log = partial(_progress, write, name)
+
+        def log(text: str, name: str = name) -> None:
+            write(Event(name, text))
+
         log("begins")
         rows, runs = run_check(name, CHECKS[name], bench, log, bench.off_cpu)
         write(Event(name, rows=rows, runs=runs))
-
-
-def _progress(write: Callable[[Event], None], name: str, text: str) -> None:
-    write(Event(name, text))
 
 
 def main(arguments: list[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +14,28 @@ from service.records import Phase
 
 Arguments = tuple[Tensor, Tensor, Tensor, Cache]
 """What a step is called with: tokens, positions, last, cache; shapes as in `Served.forward`."""
+
+ModuleArguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a step of a module is called with: the positional arguments of its forward, and those by name."""
+
+StepArguments = Arguments | ModuleArguments
+
+
+class StepInputs(Protocol):
+    """The static inputs of a step at one batch size: every mode is called on the same ones."""
+
+    def prepare(self) -> object:
+        """Set what a first call reads."""
+
+    def shapes(self, phase: Phase) -> Iterator[StepArguments]:
+        """The arguments of every shape in which a step of `phase` is called, largest first."""
+
+    def measured(self, phase: Phase) -> StepArguments:
+        """Set the inputs of a measured step; returns its arguments."""
+
+    def varied(self) -> Iterator[StepArguments]:
+        """The arguments in the same shapes with other values, as far as these matter to what is run."""
+
 
 SHORTEST_CHUNK = 16
 """Tokens of the shortest prefill step; the lengths go on in powers of two up to the prefill chunk."""
@@ -70,9 +93,24 @@ class Buffers:
             reach = self.reach(1 if phase == "decode" else length)
         return tokens, self.positions, self.last, self.caches[reach]
 
+    def prepare(self, position: int = 0) -> Tensor:
+        """Set them for a single decode step at `position`; returns its tokens, int64 [bucket, 1]."""
+        self.positions.fill_(position)
+        self.last.zero_()
+        return self.token
+
+    def measured(self, phase: Phase) -> Arguments:
+        """Set the positions of a measured step; returns its arguments."""
+        set_positions(self, phase)
+        return measured_arguments(self, phase)
+
+    def varied(self) -> Iterator[Arguments]:
+        """None: no value decides what is run."""
+        return iter(())
+
     def with_own_positions(self) -> Buffers:
         """These buffers with `positions` and `last` of their own, zeros, which no other step moves."""
-        positions, last = (_static(torch.zeros_like(self.positions)) for _ in range(2))
+        positions, last = (static(torch.zeros_like(self.positions)) for _ in range(2))
         return replace(self, positions=positions, last=last)
 
     def shapes(self, phase: Phase) -> Iterator[Arguments]:
@@ -101,10 +139,10 @@ def allocate(
     lengths = powers(SHORTEST_CHUNK, prefill_chunk)
 
     def integers(*shape: int) -> Tensor:
-        return _static(torch.zeros(shape, dtype=torch.int64, device=parameter.device))
+        return static(torch.zeros(shape, dtype=torch.int64, device=parameter.device))
 
     def sized(tensor: Tensor, sizes: list[int]) -> Tensor:
-        return _sized(tensor, sizes) if symbolic else _static(tensor)
+        return _sized(tensor, sizes) if symbolic else static(tensor)
 
     def part(bucket: int, reach: int) -> Cache:
         return tuple(
@@ -127,7 +165,7 @@ def allocate(
     return {bucket: buffers(bucket) for bucket in buckets}
 
 
-def _static(tensor: Tensor) -> Tensor:
+def static(tensor: Tensor) -> Tensor:
     # A marked input may be mutated inside a CUDA graph and is not copied into it at every replay. On a CPU a
     # compilation that freezes weights would take marked inputs for constants as well.
     if tensor.is_cuda:
@@ -141,7 +179,7 @@ def _sized(tensor: Tensor, sizes: list[int]) -> Tensor:
         # On CUDA Inductor guards, before attention, that strides are multiples of 8. Powers of two have them,
         # but no range of sizes does, and an enforced mark would refuse the guard.
         make_symbolic(tensor, sizes, enforced=not tensor.is_cuda)
-    return _static(tensor)
+    return static(tensor)
 
 
 def copy_row(cache: Cache, source: int, target: int, positions: int) -> None:
@@ -149,13 +187,6 @@ def copy_row(cache: Cache, source: int, target: int, positions: int) -> None:
     for keys, values in cache:
         for part in (keys, values):
             part[target, :positions].copy_(part[source, :positions])
-
-
-def prepare(buffers: Buffers, position: int = 0) -> Tensor:
-    """Set `buffers` for a single decode step at `position`; returns its tokens, int64 [bucket, 1]."""
-    buffers.positions.fill_(position)
-    buffers.last.zero_()
-    return buffers.token
 
 
 SIZE = "_launchbound_symbolic_size"

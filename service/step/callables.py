@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
 from torch._inductor.runtime.cache_dir_utils import cache_dir
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from models.served import Cache
 from service.modes import GradMode, Mode
-from service.step.buffers import symbolic_size
+from service.step.buffers import Arguments, symbolic_size
 from service.step.graphs import captured_step, record_cuda_graph
 from service.step.loaded_model import Precision
 
@@ -31,6 +31,9 @@ Step = Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]
 """(tokens, positions, last, cache) → (logits, greedy token); shapes as in `Served.forward`.
 
 Where a graph is replayed, the next call of any step may overwrite the result: copy what is to last."""
+
+AnyStep = Callable[..., Any]
+"""A step of a served model or of a module, as code sees it that passes arguments and results on."""
 
 _CONTEXTS: dict[GradMode, Callable[[], AbstractContextManager[Any]]] = {
     "no_grad": torch.no_grad,
@@ -41,6 +44,16 @@ InjectedWork = Callable[[], object]
 """Extra work inside every step, for checks only: no request can add any."""
 
 
+class StepForm(NamedTuple):
+    """What a step is made with: `forward`, of a model, with a name and a code object of its own; `packaged`,
+    of a model, as a package with options; `taped`, around a step, frees what autograd has recorded in it.
+    """
+
+    forward: Callable[[Any, str], AnyStep]
+    packaged: Callable[[nn.Module, dict[str, Any]], AnyStep]
+    taped: Callable[[AnyStep], AnyStep]
+
+
 def build_step(
     mode: Mode, model: nn.Module, injected: InjectedWork | None = None, precision: Precision | None = None
 ) -> Step:
@@ -49,11 +62,23 @@ def build_step(
     Neither `injected` nor a `precision` without autocast leaves any code in a step that does not use it.
     """
     device_type = next(model.parameters()).device.type
+    return step_of(mode, model, SERVED, device_type, injected, precision)
+
+
+def step_of(
+    mode: Mode,
+    model: nn.Module,
+    form: StepForm,
+    device_type: str,
+    injected: InjectedWork | None = None,
+    precision: Precision | None = None,
+) -> AnyStep:
+    """As `build_step`, of any model: `form` says what its step is called with, and returns."""
     effect = mode.effect(device_type)
     if effect.package is not None:
-        step = packaged_step(model, effect.package)
+        step = form.packaged(model, effect.package)
     else:
-        step = forward_of(model, f"step_{mode.name}")
+        step = form.forward(model, f"step_{mode.name}")
     if effect.compile is not None:
         step = torch.compile(step, **effect.compile)
         if effect.freezes:
@@ -62,7 +87,7 @@ def build_step(
         step = captured_step(step, record_cuda_graph)
     if injected is not None:
         step = _with_injected_work(step, injected)
-    step = _taped(step) if mode.grad_mode == "enabled" else _within(_CONTEXTS[mode.grad_mode](), step)
+    step = form.taped(step) if mode.grad_mode == "enabled" else _within(_CONTEXTS[mode.grad_mode](), step)
     if precision is not None and precision.autocast is not None:
         step = _within(torch.autocast(device_type, precision.autocast), step)
     return _replayed(step) if effect.graph_replay and not effect.captured else step
@@ -79,28 +104,28 @@ def forward_of(model: Callable[..., Any], name: str) -> Step:
     return types.FunctionType(code, forward.__globals__, name, forward.__defaults__, forward.__closure__)
 
 
-def _frozen(run: Step) -> Step:
+def _frozen(run: AnyStep) -> AnyStep:
     """`run`, compiled at its first call with constant weights: torch.compile's options apply too late."""
     compiled = False
 
-    def frozen(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+    def frozen(*arguments: Any) -> Any:  # noqa: ANN401 - those of any step
         nonlocal compiled
         if compiled:
-            return run(tokens, positions, last, cache)
+            return run(*arguments)
         with inductor_config.patch(freezing=True):
-            result = run(tokens, positions, last, cache)
+            result = run(*arguments)
         compiled = True
         return result
 
     return frozen
 
 
-def _within(context: AbstractContextManager[Any], run: Step) -> Step:
+def _within(context: AbstractContextManager[Any], run: AnyStep) -> AnyStep:
     """`run` inside `context`, one object for all steps: making a new one costs more than entering it."""
 
-    def within(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+    def within(*arguments: Any) -> Any:  # noqa: ANN401 - those of any step
         with context:
-            return run(tokens, positions, last, cache)
+            return run(*arguments)
 
     return within
 
@@ -118,23 +143,21 @@ def _taped(run: Step) -> Step:
     return taped
 
 
-def _replayed(run: Step) -> Step:
+def _replayed(run: AnyStep) -> AnyStep:
     """Mark each call as a new step for CUDA-graph trees, which may then reuse the last one's outputs."""
 
-    def replayed(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
+    def replayed(*arguments: Any) -> Any:  # noqa: ANN401 - those of any step
         torch.compiler.cudagraph_mark_step_begin()
-        return run(tokens, positions, last, cache)
+        return run(*arguments)
 
     return replayed
 
 
-def _with_injected_work(run: Step, injected: InjectedWork) -> Step:
+def _with_injected_work(run: AnyStep, injected: InjectedWork) -> AnyStep:
     """`run`, then the injected work: in the step's grad mode and inside its timed call."""
 
-    def with_injected_work(
-        tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache
-    ) -> tuple[Tensor, Tensor]:
-        result = run(tokens, positions, last, cache)
+    def with_injected_work(*arguments: Any) -> Any:  # noqa: ANN401 - those of any step
+        result = run(*arguments)
         injected()
         return result
 
@@ -146,17 +169,12 @@ def _with_injected_work(run: Step, injected: InjectedWork) -> Step:
 PACKAGES_MADE = "packages_made"
 """Among torch's compile counters, in the group `launchbound`: packages compiled because none was found."""
 
-Package = Callable[[list[Tensor]], list[Tensor]]
-"""Runs a loaded package on its tensors in order; the list it is given is emptied."""
 
-
-def packaged_step(
-    model: nn.Module, options: dict[str, Any]
-) -> Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]:
+def packaged_step(model: nn.Module, options: dict[str, Any]) -> Step:
     """A step of `model` as a package, which its first call makes, or finds made by an earlier process.
     `options` are settings of `torch._inductor.config`. Sizes that the arguments mark as dynamic stay so.
     """
-    package: Package | None = None
+    package: Callable[[list[Tensor]], list[Tensor]] | None = None
 
     def step(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
         nonlocal package
@@ -166,8 +184,10 @@ def packaged_step(
         if package is not None:
             logits, greedy = package(flat)
             return logits, greedy
-        with _unpacking():
-            package = _package(model, options, (tokens, positions, last, cache))
+        arguments = tokens, positions, last, cache
+        exported = Exported(PositionalStep(model), arguments, {}, _dynamic(arguments))
+        with unpacking():
+            package = load_package(model, options, exported).boxed_run
             # Called here as well: on CUDA it reads a kernel from its files when it first launches it.
             logits, greedy = package(flat)
         return logits, greedy
@@ -175,8 +195,31 @@ def packaged_step(
     return step
 
 
+SERVED = StepForm(forward_of, packaged_step, _taped)
+"""A step of a language model, called with the tensors of `service.step.buffers`."""
+
+
+class Exported(NamedTuple):
+    """What is exported: `program`, called with `args` and `kwargs`, and which of their sizes are symbolic."""
+
+    program: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    dynamic_shapes: tuple[Any, ...] | None = None
+
+
+class Package(Protocol):
+    """A loaded package."""
+
+    def boxed_run(self, tensors: list[Tensor]) -> list[Tensor]:
+        """What it computes of its tensors in order; the list it is given is emptied."""
+
+    def get_call_spec(self) -> list[str]:
+        """The trees of its arguments and of its results, as torch writes them."""
+
+
 @contextmanager
-def _unpacking() -> Iterator[None]:
+def unpacking() -> Iterator[None]:
     """Have torch unpack a package where it is removed again: a process that is ended leaves what it unpacked,
     for `small` 0.6 GB per package, in the folder for temporary files.
     """
@@ -197,28 +240,31 @@ def _package_folder() -> Path:
     return folder
 
 
-def _package(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...]) -> Package:
-    """The step of `model` for the like of `arguments`, from the cache of compiled code or made new."""
+def load_package(model: nn.Module, options: dict[str, Any], exported: Exported) -> Package:
+    """The step of `model` for the like of its arguments, from the cache of compiled code or made new. It is
+    to be called once within `unpacking`.
+    """
     folder = _package_folder()
-    file = folder / f"{package_identity(model, options, arguments)}.pt2"
+    file = folder / f"{package_identity(model, options, (exported.args, exported.kwargs))}.pt2"
     if not file.exists():
         with TemporaryDirectory(dir=folder) as unfinished:
-            made = _compile(model, options, arguments, Path(unfinished) / file.name)
+            made = _compile(exported, options, Path(unfinished) / file.name)
             counters["launchbound"][PACKAGES_MADE] += 1
             # Renamed into place when it is complete: a process that is ended meanwhile leaves no half of one.
             os.replace(made, file)
-    run: Package = torch._inductor.aoti_load_package(str(file)).loader.boxed_run
-    return run
+    loader: Package = torch._inductor.aoti_load_package(str(file)).loader
+    return loader
 
 
-def _compile(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...], file: Path) -> str:
+def _compile(exported: Exported, options: dict[str, Any], file: Path) -> str:
     # Tensors of inference mode cannot be traced into an exported program.
     with torch.inference_mode(False), torch.no_grad():
         program = torch.export.export(
-            PositionalStep(model),
+            exported.program,
             # Not the arguments themselves: export takes off the marks of those that it is given.
-            tree_map(Tensor.detach, arguments),
-            dynamic_shapes=_dynamic(arguments),
+            tree_map_only(Tensor, Tensor.detach, exported.args),
+            tree_map_only(Tensor, Tensor.detach, exported.kwargs),
+            dynamic_shapes=exported.dynamic_shapes,
             # Of a symbolic length it cannot prove all that is true of every length in its range.
             prefer_deferred_runtime_asserts_over_guards=True,
         )
@@ -239,7 +285,7 @@ class PositionalStep(nn.Module):
         return result
 
 
-def _dynamic(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def _dynamic(arguments: Arguments) -> tuple[Any, ...]:
     """The symbolic dimensions of a step's arguments: a length of tokens, one reach for the whole cache."""
     tokens, _, _, cache = arguments
     reach = _dimension("reach", cache[0][0])
@@ -260,7 +306,8 @@ def package_identity(model: nn.Module, options: dict[str, Any], arguments: tuple
     """Hex digits of all that a package depends on, from torch to the arguments' layout; weights, because a
     package may hold them packed.
     """
-    device = arguments[0].device
+    leaves, tree = tree_flatten(arguments)
+    device = next(leaf.device for leaf in leaves if isinstance(leaf, Tensor))
     # With its number, which is written into the code of operators that are not compiled.
     gpu = str, torch.cuda.get_device_name, torch.cuda.get_device_capability
     parts = [
@@ -274,9 +321,10 @@ def package_identity(model: nn.Module, options: dict[str, Any], arguments: tuple
         _code(model),
         _weights(model),
         [
-            (t.dtype, t.device.type, t.shape, t.stride(), symbolic_size(t))
-            for t in [*arguments[:3], *(tensor for layer in arguments[3] for tensor in layer)]
+            (t.dtype, t.device.type, t.shape, t.stride(), symbolic_size(t)) if isinstance(t, Tensor) else t
+            for t in leaves
         ],
+        tree,
     ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 

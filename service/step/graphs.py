@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 from torch._dynamo import eval_frame
+from torch.utils._pytree import tree_leaves
 
-from models.served import Cache
-from service.step.buffers import Arguments
 from service.step.device import is_device_lost, is_out_of_memory, root_cause
 
 if TYPE_CHECKING:
@@ -34,8 +32,7 @@ def is_recompile_error(error: BaseException) -> bool:
     return traceback.tb_frame.f_globals.get("__name__") == eval_frame.__name__
 
 
-Result = tuple[Tensor, Tensor]
-Run = Callable[[Tensor, Tensor, Tensor, Cache], Result]
+Run = Callable[..., Any]
 Replay = Callable[[], object]
 
 WARM_UP_CALLS = 2
@@ -46,25 +43,24 @@ class CaptureError(RuntimeError):
     """A step that cannot be captured; the message says why, and what to serve instead."""
 
 
-def captured_step(run: Run, record: Callable[[Callable[[], Result]], tuple[Replay, Result]]) -> Run:
+def captured_step(run: Run, record: Callable[[Callable[[], Any]], tuple[Replay, Any]]) -> Run:
     """`run` as graphs: its first call with a set of arguments records one, later ones replay that. A graph
     reads and writes the addresses that it was recorded with, so arguments are told apart by identity, and
     kept. Results are static too: copy what is to outlast the next replay of any graph. `record` returns what
     replays the call that it is given, and the results that this writes. Raises CaptureError, also for new
     arguments once recompilation is forbidden.
     """
-    graphs: dict[tuple[int, int, int, int], tuple[Replay, Result, Arguments]] = {}
+    graphs: dict[tuple[int, ...], tuple[Replay, Any, tuple[Any, ...]]] = {}
 
-    def captured(tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> Result:
-        key = id(tokens), id(positions), id(last), id(cache)
+    def captured(*arguments: Any) -> Any:  # noqa: ANN401 - those of any step
+        key = tuple(map(id, arguments))
         known = graphs.get(key)
         if known is None:
             if eval_frame._stance.stance == "fail_on_recompile":
                 raise CaptureError(
-                    f"no graph was captured for tokens {tuple(tokens.shape)} and {cache[0][0].shape[1]} "
-                    "positions at warm-up: call the step with the buffers that it was warmed with"
+                    f"no graph was captured for {shapes_of(arguments)} at warm-up: "
+                    "call the step with the buffers that it was warmed with"
                 )
-            arguments = tokens, positions, last, cache
             known = graphs[key] = (*record(lambda: run(*arguments)), arguments)
         known[0]()
         return known[1]
@@ -72,7 +68,13 @@ def captured_step(run: Run, record: Callable[[Callable[[], Result]], tuple[Repla
     return captured
 
 
-def record_cuda_graph(run: Callable[[], Result]) -> tuple[Replay, Result]:
+def shapes_of(arguments: tuple[Any, ...]) -> str:
+    """The shapes of a step's first tensors."""
+    shapes = [tuple(leaf.shape) for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    return f"tensors of {', '.join(map(str, shapes[:4]))}{', …' if len(shapes) > 4 else ''}"
+
+
+def record_cuda_graph(run: Callable[[], Any]) -> tuple[Replay, Any]:
     """Capture a call of `run` on the current device, in memory that all captured steps share. Raises
     CaptureError where an operator cannot be captured: one that waits for the device, say.
     """

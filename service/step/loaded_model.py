@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.opening import content_hash, open_model
+from models.opening import Opened, resolve
 from models.served import Layout, Served, laid_out, lay_out, linears
+from models.workload import UserModule
+from models.workload import load_module as load_user_module
 from service.machine import engine_cpus, physical_cores
 from service.records import EngineSettings, LinearLayout
 from service.step.compile_cache import compile_cache, keep_record, read_record, record_file
@@ -52,21 +54,41 @@ def choose_precision(requested: str | None, device: torch.device) -> Precision:
 class LoadedModel:
     """`model` and what it was loaded with; it has `parameters` weights, tied ones counted once.
 
-    `content_hash` is that of the files, or of the seed.
+    `opened` is what its name stands for.
     """
 
     device: torch.device
     precision: Precision
     cpus: list[int]
     model: Served
-    content_hash: str
+    opened: Opened
     parameters: int
     linears: LinearLayout
 
+    @property
+    def content_hash(self) -> str:
+        return self.opened.content_hash
 
-def load_model(settings: EngineSettings) -> LoadedModel:
-    """Load the model of `settings`, and set the number of threads and the current GPU of this process. Raises
-    ValueError, with the remedy, for a device, dtype, core or checkpoint that cannot work.
+
+@dataclass(frozen=True, slots=True)
+class LoadedModule:
+    """As `LoadedModel`, of a user's module, whose weights lie as they are: `linears` is None."""
+
+    device: torch.device
+    precision: Precision
+    cpus: list[int]
+    user: UserModule
+    parameters: int
+    linears: None = None
+
+    @property
+    def content_hash(self) -> str:
+        return self.user.content_hash
+
+
+def prepare_device(settings: EngineSettings) -> tuple[torch.device, Precision, list[int]]:
+    """Device, precision and cores of `settings`; sets the number of threads and the current GPU of this
+    process. Raises ValueError, with the remedy, for what cannot work.
     """
     device = choose_device(settings.device)
     if device.index is not None:
@@ -74,10 +96,27 @@ def load_model(settings: EngineSettings) -> LoadedModel:
         torch.cuda.set_device(device)
     precision = choose_precision(settings.dtype, device)
     cpus = engine_cpus(settings.cpus)
-    threads = settings.threads or physical_cores(cpus)
-    torch.set_num_threads(threads)
-    model = open_model(
-        settings.model,
+    torch.set_num_threads(settings.threads or physical_cores(cpus))
+    return device, precision, cpus
+
+
+def load_module(settings: EngineSettings) -> LoadedModule:
+    """Load the user's module that `settings` names. Raises ValueError, with the remedy, as `prepare_device`
+    does, and where the user's code cannot work.
+    """
+    device, precision, cpus = prepare_device(settings)
+    user = load_user_module(settings.model, device, precision.weights)
+    parameters = sum(p.numel() for p in user.module.parameters())
+    return LoadedModule(device, precision, cpus, user, parameters)
+
+
+def load_model(settings: EngineSettings) -> LoadedModel:
+    """Load the language model of `settings`. Raises ValueError, with the remedy, as `prepare_device` does,
+    and for a checkpoint that cannot work.
+    """
+    device, precision, cpus = prepare_device(settings)
+    opened = resolve(settings.model)
+    model = opened.model(
         max(settings.batch_sizes),
         device,
         precision.weights,
@@ -86,11 +125,10 @@ def load_model(settings: EngineSettings) -> LoadedModel:
         settings.prefill_chunk,
     )
     parameters = sum(p.numel() for p in model.parameters())
-    content = content_hash(settings.model)
-    key = f"{content} {precision.name} {threads} {device_name(device)}"
+    key = f"{opened.content_hash} {precision.name} {torch.get_num_threads()} {device_name(device)}"
     casts = precision.autocast is not None
     linears = apply_layout(model, settings.linears, settings.cache_folder, key, casts)
-    return LoadedModel(device, precision, cpus, model, content, parameters, linears)
+    return LoadedModel(device, precision, cpus, model, opened, parameters, linears)
 
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)

@@ -7,16 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, pairwise
 from time import perf_counter_ns
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from service.records import SampleCounts
-from service.step.buffers import Arguments
-from service.step.callables import Step
+from service.records import Phase, SampleCounts
+from service.step.buffers import StepArguments
+from service.step.callables import AnyStep
 from service.step.trace import StepShape, mark_name
+
+Result = TypeVar("Result")
+"""What a step returns, as it is."""
 
 COPIES = 2
 """Places that tokens are copied to in turn: those of one step while those before are on their way."""
@@ -72,7 +75,7 @@ class Meter:
     instrumentation `off`: it reads no clock, and only counts steps.
     """
 
-    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
+    def run(self, step: Callable[..., Result], arguments: StepArguments, readings: Readings) -> Result:
         """Call `step` once and record it in `readings`."""
         readings.unmeasured += 1
         return step(*arguments)
@@ -91,12 +94,15 @@ SIZE_BITS = 16
 """A label is the step's number, below 2 ** SIZE_BITS, and above that its size."""
 
 
-def step_shape(arguments: Arguments) -> StepShape:
+def step_shape(arguments: StepArguments) -> StepShape:
+    """Zeros of a module's step, which has one shape at each batch size."""
+    if len(arguments) == 2:
+        return StepShape(0, 0)
     tokens, _, _, cache = arguments
     return StepShape(tokens.shape[1], cache[0][0].shape[1])
 
 
-def step_size(arguments: Arguments) -> int:
+def step_size(arguments: StepArguments) -> int:
     """Tokens per row of a prefill, else positions that are attended to: a step's split depends on them."""
     shape = step_shape(arguments)
     return shape.row_tokens if shape.row_tokens > 1 else shape.attended_tokens
@@ -109,14 +115,14 @@ class StepLabels:
 
     def __init__(self, cell: ctypes.c_int64 | None = None) -> None:
         self._cell = ctypes.c_int64() if cell is None else cell
-        self._calls: dict[Step, _Calls] = {}
-        self._newest: tuple[Step, Arguments, int, _Calls] | None = None
+        self._calls: dict[AnyStep, _Calls] = {}
+        self._newest: tuple[AnyStep, StepArguments, int, _Calls] | None = None
 
-    def add(self, step: Step) -> None:
+    def add(self, step: AnyStep) -> None:
         self._calls[step] = _Calls(len(self._calls) + 1)
         self._newest = None
 
-    def call(self, step: Step, arguments: Arguments) -> tuple[tuple[Tensor, Tensor], int, int]:
+    def call(self, step: Callable[..., Result], arguments: StepArguments) -> tuple[Result, int, int]:
         """Call `step` once: its result, the instant at which it began, and the nanoseconds that it took. A
         step that was not added has label 0; one that raises counts as no call.
         """
@@ -162,7 +168,7 @@ class HostMeter(Meter):
     def __init__(self, labels: StepLabels | None = None) -> None:
         self._labels = labels or StepLabels()
 
-    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
+    def run(self, step: Callable[..., Result], arguments: StepArguments, readings: Readings) -> Result:
         result, began, took = self._labels.call(step, arguments)
         readings.call.append(took)
         readings.begin.append(began)
@@ -185,9 +191,9 @@ class CudaMeter(Meter):
         )
         self._idle: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._running: list[tuple[torch.cuda.Event, torch.cuda.Event, Readings]] = []
-        self._newest: tuple[Arguments | None, StepShape] = None, StepShape(0, 0)
+        self._newest: tuple[StepArguments | None, StepShape] = None, StepShape(0, 0)
 
-    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
+    def run(self, step: Callable[..., Result], arguments: StepArguments, readings: Readings) -> Result:
         if not self._timed:
             return super().run(step, arguments, readings)
         start, end = self._take()
@@ -243,10 +249,13 @@ def new_meter(
     return HostMeter(labels) if instrumentation == "full" else Meter()
 
 
-def step_name(arguments: Arguments) -> str:
+_PHASES: dict[int, Phase] = {0: "forward", 1: "decode"}
+
+
+def step_name(arguments: StepArguments) -> str:
     """The name of a step's mark, with phase and shape."""
     shape = step_shape(arguments)
-    return mark_name("decode" if shape.row_tokens == 1 else "prefill", shape)
+    return mark_name(_PHASES.get(shape.row_tokens, "prefill"), shape)
 
 
 class ProfilingMeter(Meter):
@@ -258,7 +267,7 @@ class ProfilingMeter(Meter):
         self._left = most
         self._ended = False
 
-    def run(self, step: Step, arguments: Arguments, readings: Readings) -> tuple[Tensor, Tensor]:
+    def run(self, step: Callable[..., Result], arguments: StepArguments, readings: Readings) -> Result:
         if not self._left:
             self.end()
         self._left -= 1

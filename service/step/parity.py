@@ -191,6 +191,9 @@ def wrong_attention(found: Sequence[Attention]) -> str | None:
     )
 
 
+OUT_OF_PARITY = "out of parity with eager: see `parity`"
+
+
 class Unservable(ValueError):
     """A model that does not run even in eager; the message names its architecture and the remedy."""
 
@@ -229,6 +232,10 @@ class ParityCheck:
             logits = self._logits(steps["prefill", bucket], steps["decode", bucket], buffers)
             verdicts.append(compare(self._reference[bucket], logits, self._config.layers))
         return worst(verdicts)
+
+    def wrong(self, verdict: Parity) -> str | None:
+        """Why a mode of that verdict is not to be served; None where it is."""
+        return wrong_attention(self.attention) if verdict.passed else OUT_OF_PARITY
 
     def _logits(self, prefill: Step, decode: Step, buffers: Buffers) -> Tensor:
         return forced_logits(prefill, decode, buffers, self._config.vocabulary)

@@ -24,10 +24,11 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils._pytree import tree_leaves
 
 from service.records import Phase
-from service.step.buffers import Arguments, Buffers
-from service.step.callables import Step
+from service.step.buffers import Buffers, StepArguments
+from service.step.callables import AnyStep, Step
 from service.step.compile_cache import warn
 from service.step.meters import Meter, ProfilingMeter, step_name
 from service.step.trace import (
@@ -203,11 +204,11 @@ def profile_step(step: Step, buffers: Buffers, phase: Phase = "decode") -> Profi
     return typical_step(profile_steps(step, [(buffers.arguments(phase), PROFILED_STEPS)]))
 
 
-def profile_steps(step: Step, plan: Sequence[tuple[Arguments, int]]) -> list[ProfiledStep]:
+def profile_steps(step: AnyStep, plan: Sequence[tuple[StepArguments, int]]) -> list[ProfiledStep]:
     """Profile a warm step in one session, each call alone on the device: with each of the arguments in `plan`
     as often as it says.
     """
-    device = plan[0][0][0].device
+    device = next(leaf.device for leaf in tree_leaves(plan[0][0]) if isinstance(leaf, torch.Tensor))
     calls: list[MarkedCall] = []
     for arguments, count in plan:
         step(*arguments)

@@ -16,7 +16,7 @@ BLOCKS = {
     f"{title} {number}": block
     for title, text in SECTIONS.items()
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
-    if "cuda" not in block and not title.startswith("Check")
+    if "cuda" not in block and "output = " in block
 }
 
 

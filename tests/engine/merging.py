@@ -12,11 +12,12 @@ from typing import cast
 import msgspec
 import torch
 
-from models.checkpoint import TINY_FOLDER, build
+from models.checkpoint import TINY_FOLDER, Checkpoint
 from models.tokenizer import Tokenizer
 from service.engine.batching import Scheduler
-from service.engine.generation import Generator, JobResult
+from service.engine.generation import Generator
 from service.engine.inbox import Inbox
+from service.engine.job import JobResult
 from service.engine.job_runner import JobRunner
 from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.step_shares import StepShares
@@ -129,7 +130,7 @@ class TinyEngine:
     ) -> None:
         torch.set_num_threads(1)
         buckets = list(buckets)
-        model = build("tiny", max_batch=max(buckets))
+        model = Checkpoint("tiny").build(max_batch=max(buckets))
         self._tokenizer = Tokenizer.load(TINY_FOLDER)
         self._buffers = allocate(model, buckets, prefill_chunk=64)
         self._context = model.config.context

@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -23,22 +24,23 @@ from torch._dynamo.exc import Unsupported
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from models.checkpoint import build
+from models.checkpoint import Checkpoint
 from service.engine import loop as engine_run
 from service.engine import warmup
 from service.engine.compiler import CacheBroken, CacheRetry, ColdStarts, CompileCounts, unlike
 from service.engine.inbox import LocalInbox
 from service.engine.step_shares import StepShares
-from service.engine.warmup import PHASES, ConfiguredMode, Warmup, verify_graph_replay
+from service.engine.warmup import ConfiguredMode, Warmup, verify_graph_replay
 from service.front.supervisor import EXIT_CACHE_DISCARDED
 from service.measure.compiled_library import BuildError
 from service.modes import MODES, Effect, Mode
-from service.records import EngineSettings, ModeStatus, Parity, Phase
+from service.records import PHASES, EngineSettings, ModeStatus, Parity, Phase
 from service.step.buffers import CALLS_TO_CAPTURE, Arguments, Buffers, allocate
 from service.step.callables import Step
 from service.step.compile_cache import HEADERS, code_of, compile_cache
 from service.step.parity import ParityCheck
 from service.step.process_state import prepare_process
+from service.workloads import GENERATE
 from tests.engine.serving import serve, settings
 
 
@@ -323,7 +325,7 @@ def test_a_mode_keeps_its_name_where_each_step_replays_one_graph(
     status = ModeStatus(mode=mode, removes=row.removes, state="warming", effective=row.cuda.name)
     one = ConfiguredMode(row, status)
     one.steps.update({("decode", 1): replaying(decode), ("prefill", 1): replaying(prefill)})
-    buffers = allocate(build("tiny", max_batch=1), [1], prefill_chunk=32)
+    buffers = allocate(Checkpoint("tiny").build(max_batch=1), [1], prefill_chunk=32)
     verify_graph_replay(one, buffers, skips)
     assert (one.status.effective, one.status.reason) == (effective, reason)
 
@@ -412,7 +414,7 @@ Shape = tuple[int, int]
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    return build("tiny", max_batch=1)
+    return Checkpoint("tiny").build(max_batch=1)
 
 
 @pytest.fixture(scope="module")
@@ -424,16 +426,19 @@ def shape(arguments: Arguments) -> Shape:
     return arguments[0].shape[1], arguments[3][0][0].shape[1]
 
 
-def called(model: nn.Module, buffers: Buffers, name: str, folder: Path) -> Counter[Shape]:
+def called(buffers: Buffers, name: str, folder: Path) -> Counter[Shape]:
     """How often the steps of a mode are called in each shape while it is captured on CUDA."""
     calls: Counter[Shape] = Counter()
 
-    def make(mode: Mode, of: nn.Module) -> Step:
-        return lambda *arguments: calls.update([shape(arguments)])  # type: ignore[return-value]
+    def build(_: Mode) -> Callable[..., None]:
+        return lambda *arguments: calls.update([shape(arguments)])  # type: ignore[arg-type]
 
+    loaded = SimpleNamespace(device=torch.device("cuda"))
+    workload = SimpleNamespace(
+        kind=GENERATE, may_break=False, inputs={1: buffers}, loaded=loaded, build=build
+    )
     cold_starts, shares = ColdStarts(folder, "key"), StepShares(folder, missing="nothing is sampled here")
-    made = Warmup([name], model, {1: buffers}, lambda _: None, make, cold_starts, shares, None)  # type: ignore[arg-type]
-    made._device = torch.device("cuda")
+    made = Warmup([name], workload, lambda _: None, cold_starts, shares, None)  # type: ignore[arg-type]
     for _ in made.serving(made.modes[name]):
         continue
     return calls
@@ -450,9 +455,9 @@ def called(model: nn.Module, buffers: Buffers, name: str, folder: Path) -> Count
     ],
 )
 def test_on_cuda_every_mode_is_called_in_every_shape(
-    model: nn.Module, buffers: Buffers, mode: str, times: int, tmp_path: Path
+    buffers: Buffers, mode: str, times: int, tmp_path: Path
 ) -> None:
     shapes = {shape(arguments) for phase in PHASES for arguments in buffers.shapes(phase)}
-    calls = called(model, buffers, mode, tmp_path)
+    calls = called(buffers, mode, tmp_path)
     assert calls.keys() == shapes
     assert min(calls.values()) == times

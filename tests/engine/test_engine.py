@@ -23,6 +23,7 @@ from service.engine.warmup import ConfiguredMode
 from service.front.supervisor import EXIT_BAD_SETTINGS, EXIT_DEVICE_LOST
 from service.modes import MODES
 from service.records import EngineStatus, Job, ModeStatus, StepProfile, Timings
+from service.step import parity
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
 pytestmark = pytest.mark.usefixtures("restored_globals")
@@ -237,6 +238,6 @@ def test_a_warm_up_that_loses_the_device_ends_the_engine_and_one_without_memory_
 def test_attention_that_is_wrong_in_every_mode_fails_every_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warmup, "wrong_attention", lambda found: f"{len(found)} attentions are wrong")
+    monkeypatch.setattr(parity, "wrong_attention", lambda found: f"{len(found)} attentions are wrong")
     found = serve(tmp_path, []).modes.values()
     assert {(mode.state, mode.detail) for mode in found} == {("failed", "4 attentions are wrong")}

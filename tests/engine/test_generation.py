@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from models.checkpoint import TINY_FOLDER, build
+from models.checkpoint import TINY_FOLDER, Checkpoint
 from models.tokenizer import ByteLevelStream, Tokenizer
 from service.engine import generation
-from service.engine.generation import DeviceFeed, Generator, HostFeed, JobResult, new_feed, prefill
+from service.engine.generation import DeviceFeed, Generator, HostFeed, new_feed, prefill
 from service.engine.inbox import local_job
+from service.engine.job import JobResult
 from service.engine.text import Completions, JobError, encode_prompts
 from service.modes import MODES
 from service.records import Job, Output, Token
@@ -54,7 +55,7 @@ class Client:
 @pytest.fixture(scope="module")
 def engine() -> Callable[[Job, Client], JobResult]:
     torch.set_num_threads(1)
-    model = build("tiny", max_batch=4)
+    model = Checkpoint("tiny").build(max_batch=4)
     tokenizer = Tokenizer.load(TINY_FOLDER)
     buffers = allocate(model, [1, 4], prefill_chunk=64)
     step = build_step(MODES["inference_mode"], model)
@@ -85,7 +86,7 @@ def test_a_prompt_alone_equals_the_same_prompt_inside_a_ragged_batch(engine: Eng
 
 
 def test_a_prefill_that_is_given_up_between_two_chunks_leaves_no_last_token_behind() -> None:
-    model = build("tiny", max_batch=1)
+    model = Checkpoint("tiny").build(max_batch=1)
     buffers = allocate(model, [1], prefill_chunk=64)[1]
     step, readings = build_step(MODES["inference_mode"], model), Readings()
 
@@ -161,7 +162,7 @@ def test_a_deadline_stops_the_job_between_two_steps_and_keeps_what_was_measured(
 
 @pytest.fixture(scope="module")
 def buffers() -> Buffers:
-    return allocate(build("tiny", max_batch=4), [4], prefill_chunk=16)[4]
+    return allocate(Checkpoint("tiny").build(max_batch=4), [4], prefill_chunk=16)[4]
 
 
 @pytest.mark.parametrize("kind", [DeviceFeed, HostFeed])

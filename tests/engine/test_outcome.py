@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from service.engine.generation import JobResult
 from service.engine.inbox import local_job
+from service.engine.job import JobResult
 from service.engine.outcome import BatchStep, StepEstimates, shared_timings, timings
 from service.records import Outcome, PhaseTimings, SampleCounts, SharedWork, Timings
 from service.statistics.boundedness import dispatch_share

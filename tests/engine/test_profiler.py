@@ -14,10 +14,10 @@ import msgspec
 import pytest
 import torch
 
-from models.checkpoint import build
+from models.checkpoint import Checkpoint
 from service.engine import kernel_process, profiler
-from service.engine.generation import JobResult
 from service.engine.inbox import local_job
+from service.engine.job import JobResult
 from service.engine.kernel_process import KernelProcess, Profiled
 from service.engine.outcome import timings, totals
 from service.engine.warmup import ConfiguredMode
@@ -82,6 +82,7 @@ def test_a_trace_is_the_request_s_own_where_it_has_all_kernels_and_else_not_call
     assert one.estimates(PLAIN, result, {}).kernel_per_step_seconds == {
         "prefill": {},
         "decode": {SHORT: 1e-4},
+        "forward": {},
     }
     assert not one.estimates(PLAIN, result, {}).attached
     before: list[bool] = []
@@ -96,7 +97,7 @@ def test_a_trace_is_the_request_s_own_where_it_has_all_kernels_and_else_not_call
     assert (whole.prefill.kernel_seconds, whole.decode.kernel_seconds) == pytest.approx(seconds)
     assert totals(result) == (kernels, 4 * 90)
     learnt = one.estimates(PLAIN, JobResult(bucket=4), {}).kernel_per_step_seconds
-    assert learnt == {"prefill": {PREFILL: 9e-4}, "decode": {SHORT: 1e-4, LONG: 3e-4}}
+    assert learnt == {"prefill": {PREFILL: 9e-4}, "decode": {SHORT: 1e-4, LONG: 3e-4}, "forward": {}}
 
 
 BUCKETS = (1, 4)
@@ -104,7 +105,7 @@ BUCKETS = (1, 4)
 
 @pytest.fixture(scope="module")
 def buffers() -> dict[int, Buffers]:
-    return allocate(build("tiny", max_batch=4), list(BUCKETS), prefill_chunk=64)
+    return allocate(Checkpoint("tiny").build(max_batch=4), list(BUCKETS), prefill_chunk=64)
 
 
 class FakeWarmup:
@@ -247,7 +248,7 @@ def test_a_profiler_that_fails_costs_its_price_unless_the_device_is_lost(
         raise error
 
     error = RuntimeError("CUPTI_ERROR_NOT_INITIALIZED")
-    monkeypatch.setattr(profiler, "decode_dispatch", fail)
+    monkeypatch.setattr(profiler, "step_dispatch", fail)
     measured.made.attach()
     assert "what that costs is not known: RuntimeError: CUPTI_ERROR" in (measured.made.profiler_note or "")
     error = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
@@ -261,12 +262,12 @@ def test_every_ready_mode_is_measured_before_the_profilers_first_session_and_aft
 ) -> None:
     taken: list[bool] = []
 
-    def dispatch(step: Any, buffers: Buffers) -> float:
-        assert buffers.bucket == 1
+    def dispatch(step: Any, buffers: Buffers, phase: str) -> float:
+        assert (buffers.bucket, phase) == (1, "decode")
         taken.append(measured.profiler.used)
         return (1 + 0.001 * (len(taken) % 3)) * (slowdown if measured.profiler.used else 1.0)
 
-    monkeypatch.setattr(profiler, "decode_dispatch", dispatch)
+    monkeypatch.setattr(profiler, "step_dispatch", dispatch)
     measured.made.attach()
     assert taken == [False] * profiler.ROUNDS + [True] * profiler.ROUNDS
     (status,) = measured.warmup.sent

@@ -15,7 +15,7 @@ import pytest
 from service.engine import second_compiler as module
 from service.engine.parts import EngineParts, build_parts
 from service.engine.second_compiler import SecondCompiler, allowed_cpus, free_memory_bytes
-from service.records import EngineSettings, ModeStatus
+from service.records import PHASES, EngineSettings, ModeStatus, Phase
 from service.step.compile_cache import code_of
 from tests.engine.serving import settings
 from tests.support.whole_service import write_small_tiny
@@ -25,7 +25,7 @@ NAMES = [f"reduce-overhead {phase} {batch}" for batch in (2, 1) for phase in ("d
 CLAIMS = """
 import sys
 from service.engine.second_compiler import Claims
-claims = Claims(int(sys.argv[1]), ["reduce-overhead"], [1, 2])
+claims = Claims(int(sys.argv[1]), ["reduce-overhead"], ["prefill", "decode"], [1, 2])
 assert claims.claim("reduce-overhead prefill 1") and claims.claim("reduce-overhead decode 1")
 """
 
@@ -36,7 +36,7 @@ def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecondCo
     told = msgspec.json.encode(module.Compiled(NAMES[-1], 3.5)).decode()
     script = CLAIMS + f"print({told!r}); sys.exit(9)"
     monkeypatch.setattr(module, "owned", lambda command: [sys.executable, "-c", script, command[-1]])
-    there = SecondCompiler(settings(tmp_path, batch_sizes=[1, 2]), ["reduce-overhead"])
+    there = SecondCompiler(settings(tmp_path, batch_sizes=[1, 2]), ["reduce-overhead"], PHASES)
     there._process.wait()
     yield there
     there._lines.close()
@@ -68,9 +68,9 @@ def parts(tmp_path: Path, restored_globals: None) -> EngineParts:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineSettings, list[str]]]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineSettings, list[str], tuple[Phase, ...]]]:
     """What would have been started, on a machine with cores to spare."""
-    found: list[tuple[EngineSettings, list[str]]] = []
+    found: list[tuple[EngineSettings, list[str], tuple[Phase, ...]]] = []
 
     def start(*given: object) -> SimpleNamespace:
         found.append(given)  # type: ignore[arg-type]
@@ -82,13 +82,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineSettings, list[st
     return found
 
 
-Asked = list[tuple[EngineSettings, list[str]]]
+Asked = list[tuple[EngineSettings, list[str], tuple[Phase, ...]]]
 
 
 def test_what_can_be_loaded_from_the_cache_is_compiled_by_both(parts: EngineParts, asked: Asked) -> None:
     module.second_compiler(parts)
-    ((chosen, modes),) = asked
+    ((chosen, modes, phases),) = asked
     assert modes == ["compiled", "reduce-overhead"]
+    assert phases == PHASES
+    assert parts.loaded.linears is not None
     assert chosen.linears == parts.loaded.linears.layout
     assert module._shared(["eager", "compiled", "max-autotune", "aot-inductor"]) == [
         "compiled",
@@ -116,14 +118,14 @@ import msgspec
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.second_compiler import SecondCompiler
-from service.records import EngineSettings
+from service.records import PHASES, EngineSettings
 from service.step.process_state import prepare_process
 
 settings = msgspec.json.decode(sys.argv[1], type=EngineSettings)
 prepare_process(settings.cache_folder, settings.model)
 inbox = LocalInbox([local_job("a", "compiled", ["def mean"], 2)])
 engine = Engine(settings, inbox)
-there = SecondCompiler(settings, ["compiled"])
+there = SecondCompiler(settings, ["compiled"], PHASES)
 assert there._claims.claim("compiled decode 1")
 while not there._seconds and there._process.poll() is None:
     sleep(0.1)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from service.engine import step_shares
-from service.engine.generation import Generator, JobResult
+from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
+from service.engine.job import JobResult
 from service.engine.job_runner import JobRunner
 from service.engine.loop import Engine
 from service.engine.profiler import RequestProfiler
@@ -261,6 +262,8 @@ def modes_of(steps: dict[tuple[Phase, int], Step]) -> dict[str, ConfiguredMode]:
 
 class MadeGenerator:
     """Runs the prefill and two decode steps of a job, then raises `error`, if there is one."""
+
+    lead = Generator.lead
 
     def __init__(self, sampler: FakeSampler, error: Exception | None = None) -> None:
         self._sampler = sampler

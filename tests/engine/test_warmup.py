@@ -17,7 +17,7 @@ from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.modes import Effect
-from service.records import EngineStatus, Job, ModeStatus, ToFront
+from service.records import PHASES, EngineStatus, Job, ModeStatus, ToFront
 from service.step import parity
 from tests.engine.serving import MODE_NAMES, PROMPT, serve, settings
 
@@ -127,7 +127,7 @@ def test_before_the_engine_is_warm_every_step_has_a_split_and_a_sampled_request_
     assert list(dict.fromkeys(happened)) == [*in_order, "warm"]
     for status in inbox.modes.values():
         found = {(split.phase, split.batch): split for split in status.splits}
-        assert found.keys() == {(phase, batch) for phase in warmup.PHASES for batch in (1, 2)}
+        assert found.keys() == {(phase, batch) for phase in PHASES for batch in (1, 2)}
         assert all(split.newest.total > 0 and split.step_seconds > 0 for split in found.values())
     *own, client = ran
     assert [client.id] == [outcome.id for outcome in inbox.outcomes] == ["client"]

@@ -18,7 +18,7 @@ from models.transformer import Transformer
 from service.engine.inbox import local_job
 from service.modes import MODES
 from service.records import EngineSettings, Phase
-from service.step.buffers import Buffers, allocate, prepare
+from service.step.buffers import Buffers, allocate
 from service.step.callables import build_step
 from service.step.device import _memory_by_pid, _nvml_handle, sharing_note
 from service.step.loaded_model import load_model
@@ -56,7 +56,7 @@ def test_a_copied_result_survives_the_next_replay(model: Transformer, buffers: B
     step = build_step(MODES["reduce-overhead"], model)
     with torch.no_grad():
         for _ in range(4):
-            prepare(buffers)
+            buffers.prepare()
             step(*buffers.arguments("decode"))
         buffers.token.fill_(5)
         first = step(*buffers.arguments("decode"))[0].clone()
@@ -74,7 +74,7 @@ def test_a_step_waits_for_the_device_only_in_fetch(model: Transformer, buffers: 
     step, meter, readings = build_step(MODES[mode], model), CudaMeter(4), Readings()
     with torch.no_grad():
         for _ in range(4):
-            prepare(buffers)
+            buffers.prepare()
             meter.fetch(meter.copy(meter.run(step, buffers.arguments("decode"), readings)[1]), readings)
         torch.cuda.set_sync_debug_mode("error")
         try:

@@ -10,7 +10,7 @@ import torch
 from models.config import CONFIGS
 from models.transformer import Transformer
 from service.modes import MODES
-from service.step.buffers import Buffers, allocate, prepare
+from service.step.buffers import Buffers, allocate
 from service.step.callables import Step, build_step
 from service.step.device import is_device_lost
 from service.step.graphs import CaptureError, forbid_recompilation, record_cuda_graph
@@ -67,7 +67,7 @@ def test_it_is_one_graph_launch_per_step_of_as_many_kernels_as_inference_mode_la
     for name in ("inference_mode", "cuda-graph"):
         step = build_step(MODES[name], model)
         for _ in range(4):
-            prepare(buffers[4])
+            buffers[4].prepare()
             step(*buffers[4].arguments("decode"))
         found[name] = profile_step(step, buffers[4])
     plain, replayed = found["inference_mode"], found["cuda-graph"]
@@ -85,7 +85,7 @@ def test_every_shape_has_a_graph_and_all_share_their_memory(
     model, buffers = served
     step: Step = build_step(MODES[mode], model)
     shapes = list(buffers[4].shapes("prefill"))
-    prepare(buffers[4])
+    buffers[4].prepare()
     results = [step(*arguments)[0].clone() for arguments in shapes]
     again = [step(*arguments)[0].clone() for arguments in reversed(shapes)]
     assert all(torch.equal(*pair) for pair in zip(results, reversed(again), strict=True))
@@ -99,7 +99,7 @@ def test_compiled_code_is_replayed_as_one_graph_and_computes_what_it_computes_wi
     compiled, captured = (build_step(MODES[name], model) for name in ("compiled", "compiled-captured"))
     expected, found = (forced_logits(one, one, buffers[4], CONFIG.vocabulary) for one in (compiled, captured))
     assert torch.equal(expected, found)
-    prepare(buffers[4])
+    buffers[4].prepare()
     seen = profile_step(captured, buffers[4])
     assert (seen.launches, seen.graph_launches) == (1, 1)
 
@@ -110,7 +110,7 @@ def test_a_graph_outlives_other_graphs_of_its_stream_and_those_of_inductor(
 ) -> None:
     # All of them multiply with cuBLAS, which has one workspace per stream: freed with the first, it is lost.
     model, buffers = served
-    prepare(buffers[4])
+    buffers[4].prepare()
     arguments = buffers[4].arguments("decode")
     step, other, compiled = (
         build_step(MODES[name], model) for name in ("cuda-graph", "cuda-graph", "reduce-overhead")
@@ -132,7 +132,7 @@ def test_a_graph_outlives_other_graphs_of_its_stream_and_those_of_inductor(
 def test_nothing_is_captured_after_warm_up(served: tuple[Transformer, dict[int, Buffers]]) -> None:
     model, buffers = served
     step = build_step(MODES["cuda-graph"], model)
-    prepare(buffers[4])
+    buffers[4].prepare()
     step(*buffers[4].arguments("decode"))
     forbid_recompilation()
     step(*buffers[4].arguments("decode"))

@@ -26,10 +26,12 @@ from loadtests.report.sections import sections
 from loadtests.run.requests import body
 from loadtests.run.rows import ROWS_FILE, RowPhase, RowsError
 from loadtests.run.run_file import read_run
+from loadtests.run.sweep import run_sweep
 from loadtests.run.target import ModeFailed, Target, TargetError
 from tests.support.fake_service import STEP_SECONDS, Script, fake_service
 from tests.support.made_plans import make_plan, make_report, read_rows
 from tests.support.made_results import CLEAR, edit_run, make_module, make_results
+from tests.support.serving import running
 from tests.support.sweeping import CLIENT_CPU, every_request_of, failed, measured, raw_rows, resumed, swept
 
 MODES = ["eager", "inference_mode", "compiled"]
@@ -71,7 +73,11 @@ def test_all_modes_of_a_round_are_called_on_the_same_inputs() -> None:
 
 def test_what_is_compared_of_a_module_is_one_call_without_what_is_around_it(tmp_path: Path) -> None:
     row = next(one for one in read_rows(make_module(tmp_path)) if one.counts)
-    forward = msgspec.structs.replace(row.forward or RowPhase(steps=0), steps=5, period_seconds=0.02)
+    forward = msgspec.structs.replace(
+        row.forward or RowPhase(steps=0), steps=5, period_seconds=0.02, wall_seconds=0.015
+    )
+    assert msgspec.structs.replace(row, forward=forward).compared_seconds == pytest.approx(0.003)
+    forward = msgspec.structs.replace(forward, sync_wait_seconds=0.001)
     assert msgspec.structs.replace(row, forward=forward).compared_seconds == pytest.approx(0.004)
     with_latency = msgspec.structs.replace(row, forward=None, latency_from_intended_seconds=0.7)
     assert with_latency.compared_seconds == 0.7
@@ -101,10 +107,10 @@ def test_a_sweep_of_a_module_chooses_its_calls_once_and_is_valid(
     assert failed(result) <= {CLIENT_CPU}, [gate.detail for gate in result.failed]
     run = read_run(tmp_path)
     calls = {cell.batch_size: cell.calls for cell in run.plan.cells}
-    wanted = {batch: round(0.05 / (1.02 * (dispatch + kernel * batch))) for batch, (dispatch, kernel) in
+    wanted = {batch: round(0.05 / (dispatch + kernel * batch)) for batch, (dispatch, kernel) in
               [(1, STEP_SECONDS["eager"]), (16, STEP_SECONDS["eager"])]}  # fmt: skip
     assert calls == wanted
-    assert "calls per request, in every mode: 23 at batch 1, 5 at batch 16" in out.getvalue()
+    assert "calls per request, in every mode: 24 at batch 1, 5 at batch 16" in out.getvalue()
     rows = raw_rows(tmp_path)
     assert {(row["mode"], row["batch_size"], row["calls"]) for row in rows} == {
         (mode, batch, count) for mode in MODES for batch, count in calls.items()
@@ -139,12 +145,16 @@ def test_a_resumed_sweep_keeps_the_calls_that_were_chosen(
 @pytest.mark.usefixtures("impatient")
 def test_a_mode_that_a_module_fails_in_is_left_out_alone(tmp_path: Path, small: Any) -> None:
     out = io.StringIO()
-    result = swept(tmp_path, Script(module=True, failed_mode="compiled"), small, out)
+    why = "Unsupported: a branch on data\n\nfrom user code:\n  ranker.py:31"
+    result = swept(tmp_path, Script(module=True, failed_mode="compiled", failed_because=why), small, out)
     assert failed(result) <= {CLIENT_CPU}
     assert result.run.plan.modes == ["eager", "inference_mode"]
-    assert "compiled is left out: it failed to become ready: " in out.getvalue()
+    assert (
+        "compiled is left out: it failed to become ready: Unsupported: a branch on data\n" in out.getvalue()
+    )
     (parity,) = (one for one in sections(Findings(read_results(tmp_path)), []) if "Parity" in one.title)
-    assert "failed, and was not measured" in str(parity.tables[0].rows[-1][0])
+    said = str(parity.tables[0].rows[-1][0])
+    assert said == "compiled; failed, and was not measured: Unsupported: a branch on data"
 
 
 @pytest.mark.parametrize(("module", "mode"), [(True, "eager"), (False, "compiled")])
@@ -179,9 +189,9 @@ def test_a_batch_size_that_is_not_served_is_refused_because_no_module_is_padded(
 def test_a_service_that_measures_no_call_is_refused(
     tmp_path: Path, script: Script, small: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.support.fake_service.phase", lambda *_: {"steps": 1, "period_seconds": None})
+    monkeypatch.setattr("tests.support.fake_service.phase", lambda *_: {"steps": 1, "wall_seconds": None})
     monkeypatch.setattr("tests.support.fake_service.timings_of_calls", lambda *_: {
-        "forward": {"steps": 1, "period_seconds": None},
+        "forward": {"steps": 1, "wall_seconds": None},
     })  # fmt: skip
     with pytest.raises(TargetError, match="start it without LAUNCHBOUND_INSTRUMENTATION=off"):
         swept(tmp_path, script, small)
@@ -286,6 +296,8 @@ def test_graph_breaks_stand_in_the_ladder_with_their_place_and_in_the_pytorch_to
 
     edit_run(folder, breaks)
     make_report(folder)
+    (ladder,) = (one for one in sections(Findings(read_results(folder)), []) if one.title == "The ladder")
+    assert [list(map(str, row)) for row in ladder.tables[1].rows] == [["compiled", "2", where]]
     for text in (page(folder), (folder / "report.md").read_text()):
         assert "graph breaks" in text
         assert where in text
@@ -319,3 +331,31 @@ def test_runs_of_a_module_stand_side_by_side(made: Path, tmp_path: Path) -> None
     ] * 2
     assert "samples/s" in (tmp_path / "page" / "runs.md").read_text()
     assert "kernel share of eager's forward" in (tmp_path / "page" / "runs.md").read_text()
+
+
+def test_on_a_gpu_a_call_is_dispatch_the_wait_for_the_device_and_what_lies_between(tmp_path: Path) -> None:
+    folder = make_module(tmp_path, device="cuda")
+    assert make_report(folder)["batches"][0]["speedup"]["value"] == pytest.approx(0.7 / 0.4, rel=0.01)
+    summary = Findings(read_results(folder)).main[0].of("compiled")
+    known = [summary.parts[part] or 0.0 for part in ("dispatch", "sync_wait", "other")]
+    assert sum(known) == pytest.approx(summary.mean_seconds, rel=1e-9)
+    assert summary.parts["kernel"] is None
+    assert "sync wait" in page(folder)
+
+
+# ---------------------------------------------------------------- the service's front itself
+
+
+@pytest.mark.slow
+def test_a_front_that_serves_a_module_is_swept_and_counts_what_was_sent(tmp_path: Path, small: Any) -> None:
+    plan = msgspec.structs.replace(
+        small, cells=tuple(cell for cell in small.cells if cell.batch_size == 1 and cell.mode != "compiled")
+    )
+    with running({"model": "ranker.py:build"}) as front:
+        front.await_ready()
+        result = run_sweep(front.url, plan, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
+    assert failed(result) <= {CLIENT_CPU}, [gate.detail for gate in result.failed]
+    (row, *_) = raw_rows(tmp_path)
+    assert row["calls"] == row["forward"]["steps"] == 1000
+    assert not {"prompt_tokens", "completion_tokens", "prefill", "decode"} & row.keys()
+    assert {one.compared_seconds for one in read_rows(tmp_path)} == {row["forward"]["wall_seconds"] / 1000}

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from models import checkpoint
-from models.checkpoint import TINY_FOLDER, CheckpointError
+from models.checkpoint import TINY_FOLDER, Checkpoint, CheckpointError
 from models.config import CONFIGS, Config
-from models.opening import architecture_hash, open_model, open_tokenizer
+from models.opening import architecture_hash, resolve
 from models.served import Served
 from models.tokenizer import END_OF_TEXT, Tokenizer, TokenizerError
 from models.transformer import Transformer
@@ -39,7 +39,7 @@ def test_a_saved_model_comes_back_equal(tmp_path: Path, tied: bool) -> None:
     )
     model = Transformer(config, 1, seed=5)
     checkpoint.save(model, tmp_path, torch.float32)
-    back = checkpoint.build(tmp_path, 2)
+    back = Checkpoint(tmp_path).build(2)
     assert back.config == config
     assert (back.head.weight is back.embedding.weight) == tied
     for name, tensor in model.state_dict().items():
@@ -48,7 +48,7 @@ def test_a_saved_model_comes_back_equal(tmp_path: Path, tied: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_model_has_the_requested_dtype_and_is_trainable_for_eager(folder: Path, dtype: torch.dtype) -> None:
-    model = checkpoint.build(folder, 1, "cpu", dtype)
+    model = Checkpoint(folder).build(1, "cpu", dtype)
     assert not model.training
     assert all(p.dtype == dtype and p.requires_grad for p in model.parameters())
 
@@ -63,21 +63,21 @@ def test_a_named_size_has_the_parameters_that_are_stated(name: str, parameters: 
 
 
 def test_tiny_ships_in_less_than_10_megabytes_closes_an_obvious_line_and_has_its_card() -> None:
-    model, tokenizer = checkpoint.build("tiny", 1), Tokenizer.load(TINY_FOLDER)
+    model, tokenizer = Checkpoint("tiny").build(1), Tokenizer.load(TINY_FOLDER)
     assert model.config == CONFIGS["tiny"]
     assert (TINY_FOLDER / "model.safetensors").stat().st_size < 10_000_000
     for prompt, expected in {"import o": "s", "def __init__(": "self"}.items():
         tokens, _ = greedy(model, [tokenizer.encode(prompt)], new=4)
         assert re.match(rf"{expected}\b", tokenizer.decode(tokens[0].tolist()))
-    assert checkpoint.content_hash("tiny") in (TINY_FOLDER / "MODEL_CARD.md").read_text()
+    assert Checkpoint("tiny").content_hash in (TINY_FOLDER / "MODEL_CARD.md").read_text()
 
 
 def test_equal_weights_have_equal_hashes_and_other_weights_another(tmp_path: Path, folder: Path) -> None:
     checkpoint.save(Transformer(SMALL, 1, seed=5), tmp_path / "same")
     checkpoint.save(Transformer(SMALL, 1, seed=6), tmp_path / "other")
-    assert checkpoint.content_hash(folder) == checkpoint.content_hash(tmp_path / "same")
-    assert checkpoint.content_hash(folder) != checkpoint.content_hash(tmp_path / "other")
-    assert checkpoint.content_hash("small") != checkpoint.content_hash("base")
+    assert Checkpoint(folder).content_hash == Checkpoint(tmp_path / "same").content_hash
+    assert Checkpoint(folder).content_hash != Checkpoint(tmp_path / "other").content_hash
+    assert Checkpoint("small").content_hash != Checkpoint("base").content_hash
 
 
 def rewrite_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -139,13 +139,13 @@ def test_a_broken_folder_is_refused_with_the_remedy(folder: Path, name: str) -> 
     breaks, message = BROKEN[name]
     breaks(folder)
     with pytest.raises(CheckpointError, match=message):
-        checkpoint.build(folder, 1)
+        Checkpoint(folder).build(1)
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "hf:somewhere"])
 def test_what_is_no_model_of_ours_is_refused_with_the_names_there_are(name: str) -> None:
     with pytest.raises(CheckpointError, match="tiny, small, base"):
-        checkpoint.build(name, 1)
+        Checkpoint(name).build(1)
 
 
 # By name
@@ -154,7 +154,7 @@ CPU = torch.device("cpu")
 
 
 def opened(name: str, context: int | None = None) -> Served:
-    return open_model(name, 2, CPU, torch.float32, torch.float32, context, 64)
+    return resolve(name).model(2, CPU, torch.float32, torch.float32, context, 64)
 
 
 def test_a_shorter_context_changes_no_token() -> None:
@@ -216,7 +216,7 @@ def test_an_id_out_of_range_is_refused(token: int) -> None:
 
 
 def test_a_seeded_size_has_text_for_every_logit_and_that_of_tiny_for_its_tokens() -> None:
-    tokenizer = open_tokenizer("small", CONFIGS["small"].vocabulary)
+    tokenizer = resolve("small").tokenizer(CONFIGS["small"].vocabulary)
     assert tokenizer.vocabulary == CONFIGS["small"].vocabulary > TOKENIZER.vocabulary
     tokens = TOKENIZER.encode("def mean(values):")
     assert tokenizer.encode("def mean(values):") == tokens

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from models import checkpoint
 from models.checkpoint import CheckpointError
 from models.hf import files
-from models.opening import open_model, open_tokenizer, revision
+from models.opening import resolve
 from models.tokenizer import TokenizerError
 from models.transformer import Transformer
 from service.engine import loop
@@ -44,8 +44,9 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 
 def open_(name: str, context: int | None = None) -> None:
-    model = open_model(name, 2, CPU, torch.float32, torch.float32, context, 16)
-    open_tokenizer(name, model.config.vocabulary)
+    opened = resolve(name)
+    model = opened.model(2, CPU, torch.float32, torch.float32, context, 16)
+    opened.tokenizer(model.config.vocabulary)
 
 
 def shard(folder: Path) -> None:
@@ -178,7 +179,7 @@ def test_an_added_token_that_the_model_has_no_embedding_of_is_refused_in_prompts
     inner.add_special_tokens(["[PAD]"])
     inner.save(str(folder / "tokenizer.json"))
     logits = inner.token_to_id("[PAD]")
-    tokenizer = open_tokenizer(f"hf:{folder}", logits)
+    tokenizer = resolve(f"hf:{folder}").tokenizer(logits)
     assert tokenizer.vocabulary == logits
     with pytest.raises(
         JobError, match=r"\[PAD\], a token that the model does not have: remove it"
@@ -240,11 +241,11 @@ def hub_cache(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 def test_a_hub_id_is_the_commit_that_it_names_and_only_what_the_hub_has_has_one(
     whole: Path, hub_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert revision("tiny") is None
-    assert revision(f"hf:{whole}") is None
+    assert resolve("tiny").revision is None
+    assert resolve(f"hf:{whole}").revision is None
     for commit in COMMITS:
-        assert revision(f"hf:{hub_cache / 'snapshots' / commit}") == commit
-        assert revision(f"hf:someone/model@{commit}") == commit
+        assert resolve(f"hf:{hub_cache / 'snapshots' / commit}").revision == commit
+        assert resolve(f"hf:someone/model@{commit}").revision == commit
         assert files.folder_of(f"hf:someone/model@{commit}") == hub_cache / "snapshots" / commit
     assert capsys.readouterr().err == ""
 
@@ -253,7 +254,7 @@ def test_a_hub_id_is_the_commit_that_it_names_and_only_what_the_hub_has_has_one(
 def test_a_hub_id_without_a_commit_says_which_it_is(
     hub_cache: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert revision(name) == COMMITS[1]
+    assert resolve(name).revision == COMMITS[1]
     assert f"what it is now is hf:someone/model@{COMMITS[1]}\n" in capsys.readouterr().err
     with pytest.raises(CheckpointError, match="check the name, its revision"):
         files.folder_of("hf:someone/model@v9")
@@ -273,9 +274,9 @@ def test_without_transformers_the_error_names_its_installation(
 def test_our_own_models_never_import_transformers() -> None:
     code = (
         "import sys, torch; import service.engine.loop;"
-        "from models.opening import open_model, open_tokenizer, revision;"
-        "m = open_model('tiny', 1, torch.device('cpu'), torch.float32, torch.float32, 64, 64);"
-        "open_tokenizer('tiny', m.config.vocabulary);"
+        "from models.opening import resolve;"
+        "m = resolve('tiny').model(1, torch.device('cpu'), torch.float32, torch.float32, 64, 64);"
+        "resolve('tiny').tokenizer(m.config.vocabulary);"
         "sys.exit(' '.join({'transformers', 'huggingface_hub'} & set(sys.modules)) or 0)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -13,7 +13,7 @@ import torch
 from models.checkpoint import CheckpointError
 from models.hf import loading
 from models.hf.loading import HuggingFaceModel
-from models.opening import content_hash, open_model, open_tokenizer
+from models.opening import resolve
 from models.served import Served
 from service.step.buffers import allocate
 from tests.support.hf_folders import CONTEXT, VOCABULARY, WINDOW, transformers, write_model
@@ -33,7 +33,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(folder: Path, rows: int = 2, context: int | None = None, chunk: int = 16) -> Served:
-    return open_model(f"hf:{folder}", rows, CPU, torch.float32, torch.float32, context, chunk)
+    return resolve(f"hf:{folder}").model(rows, CPU, torch.float32, torch.float32, context, chunk)
 
 
 def test_the_context_is_the_models_own_in_whole_chunks_unless_a_shorter_one_is_requested(llama: Path) -> None:
@@ -78,19 +78,19 @@ def test_a_prefill_of_any_length_is_one_compiled_graph(folder: Path) -> None:
 )
 def test_ids_are_those_of_auto_tokenizer(llama: Path, text: str) -> None:
     expected = transformers.AutoTokenizer.from_pretrained(llama)(text)["input_ids"]
-    assert open_tokenizer(f"hf:{llama}", VOCABULARY).encode(text) == expected
+    assert resolve(f"hf:{llama}").tokenizer(VOCABULARY).encode(text) == expected
     assert expected[0] == 4096
 
 
 def test_special_tokens_and_ids_without_a_token_are_no_text(llama: Path) -> None:
-    tokenizer = open_tokenizer(f"hf:{llama}", VOCABULARY)
+    tokenizer = resolve(f"hf:{llama}").tokenizer(VOCABULARY)
     ids = tokenizer.encode("a")
     assert tokenizer.decode([*ids, 0, VOCABULARY - 1, *ids]) == "aa"
 
 
 def test_another_model_has_another_hash(llama: Path, tmp_path: Path) -> None:
     other = write_model(tmp_path / "other", "llama", initializer_range=0.4)
-    assert content_hash(f"hf:{llama}") != content_hash(f"hf:{other}")
+    assert resolve(f"hf:{llama}").content_hash != resolve(f"hf:{other}").content_hash
 
 
 def test_a_local_folder_needs_no_network(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,12 +99,12 @@ def test_a_local_folder_needs_no_network(llama: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    assert open_tokenizer(f"hf:{llama}", opened(llama).config.vocabulary).encode("a")
+    assert resolve(f"hf:{llama}").tokenizer(opened(llama).config.vocabulary).encode("a")
 
 
 @pytest.mark.parametrize("weights", [torch.bfloat16, torch.float32])
 def test_a_cache_in_bfloat16_is_written_and_read(llama: Path, weights: torch.dtype) -> None:
-    model = open_model(f"hf:{llama}", 2, CPU, weights, torch.bfloat16, None, 16)
+    model = resolve(f"hf:{llama}").model(2, CPU, weights, torch.bfloat16, None, 16)
     cache = model.new_cache(2, torch.bfloat16)
     zeros = torch.zeros(2, dtype=torch.int64)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):

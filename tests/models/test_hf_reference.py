@@ -11,7 +11,7 @@ import torch
 
 from loadtests.peers.run import Reference
 from loadtests.plan.cells import read_prompts
-from models import checkpoint
+from models.checkpoint import TINY_FOLDER, Checkpoint
 from models.config import Config
 from models.hf.reference import export, make
 from models.tokenizer import Tokenizer
@@ -36,9 +36,9 @@ def independent(model: Transformer, folder: Path) -> torch.nn.Module:
 
 @pytest.mark.slow
 def test_a_ragged_batch_of_tiny_gives_the_logits_and_64_greedy_tokens_of_transformers(tmp_path: Path) -> None:
-    ours = checkpoint.build("tiny", len(PROMPTS))
+    ours = Checkpoint("tiny").build(len(PROMPTS))
     theirs = independent(ours, tmp_path)
-    tokenizer = Tokenizer.load(checkpoint.TINY_FOLDER)
+    tokenizer = Tokenizer.load(TINY_FOLDER)
     prompts = [tokenizer.encode(prompt) for prompt in PROMPTS]
     assert min(map(len, prompts)) < 5
     assert max(map(len, prompts)) > 128
@@ -87,7 +87,7 @@ WANTED: dict[str, Any] = {"texts": read_prompts(), "count": 3, "prompt_tokens": 
 def test_tokens_and_margins_are_those_of_steps_written_out_plainly(tmp_path: Path) -> None:
     reference = msgspec.convert(make("tiny", tmp_path, **WANTED), Reference)
     tokens, logits = greedy(
-        checkpoint.build("tiny", 3), [row.prompt_tokens for row in reference.rows], new=6, chunk=16
+        Checkpoint("tiny").build(3), [row.prompt_tokens for row in reference.rows], new=6, chunk=16
     )
     for row, expected, seen in zip(reference.rows, tokens.tolist(), logits, strict=True):
         largest = seen.topk(2, dim=-1).values

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.autograd.graph import Node
 
-from models import checkpoint
+from models.checkpoint import TINY_FOLDER, Checkpoint
 from models.config import Config, ConfigError
 from models.served import lay_out, layout_of, linears
 from models.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ LONG = [(31 * place + 5) % 4096 for place in range(150)]
 
 @pytest.fixture(scope="module")
 def tiny() -> Transformer:
-    return checkpoint.build("tiny", 4)
+    return Checkpoint("tiny").build(4)
 
 
 @pytest.mark.parametrize("prompt", [SHORT, LONG, LONG[:64], LONG[:65]], ids=len)
@@ -107,7 +107,7 @@ def test_an_embedding_keeps_its_rows_where_it_shared_them_with_the_head() -> Non
 # Training: its forward is the served one, the loss falls, and what it writes can be served
 
 
-TOKENIZER = Tokenizer.load(checkpoint.TINY_FOLDER)
+TOKENIZER = Tokenizer.load(TINY_FOLDER)
 TRAINED = Config(layers=2, width=16, heads=2, kv_heads=1, head_width=8, hidden=32, vocabulary=4096)
 TEXT = Corpus(
     training=tuple(f"def f{n}(value):\n    return value + {n}\n" * 20 for n in range(8)),
@@ -117,7 +117,7 @@ PLAN = train.TrainingPlan(steps=40, minutes=60, batch=4, length=32, evaluate_eve
 
 
 def test_the_training_forward_gives_the_logits_of_the_served_steps() -> None:
-    model = checkpoint.build("tiny", 2)
+    model = Checkpoint("tiny").build(2)
     prompts = [
         TOKENIZER.encode("import os\n\n\ndef walk(top):\n"),
         TOKENIZER.encode("class Node(object):\n    "),
@@ -136,7 +136,7 @@ def test_training_lowers_the_loss_on_held_out_text_and_its_folder_can_be_served(
     uniform = len(TOKENIZER.encode(TEXT.held_out[0])) * 12 / TEXT.held_out_bytes
     assert len(seen) == 2
     assert seen[-1] < seen[0] < uniform
-    assert checkpoint.build(tmp_path, 1).config == TRAINED
+    assert Checkpoint(tmp_path).build(1).config == TRAINED
     assert Tokenizer.load(tmp_path, TRAINED.vocabulary).encode("def f0") == TOKENIZER.encode("def f0")
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from models.naming import names_module, split_name
+from models.user_code import OURS
 from models.workload import ModuleError, UserModule, explain, load_module
 
 CPU = torch.device("cpu")
@@ -119,6 +120,16 @@ def test_the_weights_of_two_loads_are_equal_and_the_hash_is_of_code_and_weights(
     assert first.content_hash == again.content_hash
     assert len({load(f"{name}.py:build").content_hash for name in ("one", "two", "three")}) == 3
     assert len(bytes.fromhex(first.content_hash)) == 6
+
+
+def test_the_hash_is_also_of_the_code_of_an_installed_package(write: Write, tmp_path: Path) -> None:
+    write("away/site-packages/pack/__init__.py", "")
+    write("away/site-packages/pack/net.py", "from pack.other import build")
+    write("away/site-packages/pack/other.py", GOOD)
+    sys.path.append(str(tmp_path / "away/site-packages"))
+    found = [load("pack.net:build").content_hash]
+    write("away/site-packages/pack/other.py", GOOD + "# another line")
+    assert load("pack.net:build").content_hash not in found
 
 
 def test_weights_that_differ_have_another_hash(write: Write) -> None:
@@ -266,6 +277,11 @@ def test_a_name_of_nothing_is_refused(write: Write, name: str, said: str) -> Non
     [
         ("def build(", "SyntaxError: '(' was never closed (net.py:1)"),
         ("import nowhere_at_all", "install that into the environment"),
+        (
+            "import importlib\nimportlib.import_module('models.yolo')",
+            "own package has that name: `import` in",
+        ),
+        ("import pickle\npickle.loads(b'cservice\\nNet\\n.')", "load a state_dict in place of a"),
         ("input('which model? ')", "(net.py:1): it reads standard input, which is empty here"),
         ("import sys\nsys.exit(3)", "(net.py:2): it ends the process: put its command line under"),
         (
@@ -431,9 +447,6 @@ def test_an_error_of_a_call_is_explained_in_one_line(error: BaseException, said:
 
 
 def test_our_top_level_names_are_all_known() -> None:
-    from models.user_code import OURS
-
-    tree = ast.parse((ROOT / "launchbound.py").read_text())
-    assert isinstance(tree, ast.Module)
-    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
-    assert {*packages, "launchbound"} == OURS
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = {name.rstrip("*") for name in told["packages"]["find"]["include"]}
+    assert {*packages, *told["py-modules"]} == OURS

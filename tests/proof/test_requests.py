@@ -16,16 +16,15 @@ import pytest
 import torch
 
 from models.config import CONFIGS
-from models.opening import open_tokenizer
+from models.opening import resolve
 from models.transformer import Transformer
-from service.engine.generation import Generator, JobResult
+from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
+from service.engine.job import JobResult
 from service.front.settings import Settings
 from service.measure.cases import Bench
-from service.proof import over_http
-from service.proof import requests as requests_module
-from service.proof.rows import run_check
-from service.proof.running_service import NEW_TOKENS
+from service.proof import over_http, split
+from service.proof.rows import NEW_TOKENS, run_check
 from service.records import EngineSettings, SampleCounts
 from service.step.buffers import allocate
 from service.step.meters import new_meter
@@ -50,7 +49,7 @@ def bench(settings: EngineSettings) -> Bench:
     return Bench(settings)
 
 
-def exposed(path: requests_module.RequestPath, name: str) -> float:
+def exposed(path: split.RequestPath, name: str) -> float:
     """The value of a sample of /metrics; 0 where it is not there."""
     text, _ = path.metrics.render("text/plain", Counter(), 0)
     lines = [line for line in text.decode().splitlines() if line.startswith(name)]
@@ -63,7 +62,7 @@ OK = f'launchbound_requests_total{{mode="{MODE}",outcome="ok"}}'
 def test_a_measured_request_has_meters_samples_and_an_entry_in_the_metrics(
     bench: Bench, tmp_path: Path
 ) -> None:
-    path = requests_module.RequestPath(bench, MODE, tmp_path)
+    path = split.RequestPath(bench, MODE, tmp_path)
     assert path.busy_seconds(REQUESTS - 1) > 0
     timing = path.measured()
     assert timing.engine.decode.steps == NEW_TOKENS - 1
@@ -75,7 +74,7 @@ def test_a_measured_request_has_meters_samples_and_an_entry_in_the_metrics(
 def test_an_unmeasured_request_gives_the_same_answer_and_leaves_all_that_out(
     bench: Bench, tmp_path: Path
 ) -> None:
-    path = requests_module.RequestPath(bench, MODE, tmp_path)
+    path = split.RequestPath(bench, MODE, tmp_path)
     timing = path.unmeasured()
     assert timing.engine.decode.steps == NEW_TOKENS - 1
     assert timing.engine.decode.wall_seconds is None
@@ -85,8 +84,8 @@ def test_an_unmeasured_request_gives_the_same_answer_and_leaves_all_that_out(
 
 
 def test_the_minimal_loop_gives_the_text_of_a_measured_request(bench: Bench, tmp_path: Path) -> None:
-    text = requests_module.MinimalLoop(bench, MODE).run()
-    assert text == requests_module.RequestPath(bench, MODE, tmp_path).measured().outcome.outputs[0].text
+    text = split.MinimalLoop(bench, MODE).run()
+    assert text == split.RequestPath(bench, MODE, tmp_path).measured().outcome.outputs[0].text
     assert len(text) >= NEW_TOKENS / 2
 
 
@@ -94,16 +93,16 @@ def test_requests_in_a_minimal_loop_have_samples_of_both_phases_and_of_nothing_b
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels: list[int] = []
-    run = requests_module.MinimalLoop.run
+    run = split.MinimalLoop.run
 
-    def noted(loop: requests_module.MinimalLoop, new_tokens: int = NEW_TOKENS) -> str:
+    def noted(loop: split.MinimalLoop, new_tokens: int = NEW_TOKENS) -> str:
         text = run(loop, new_tokens)
         labels.append(requests._sampler.label.value)
         return text
 
-    monkeypatch.setattr(requests_module.MinimalLoop, "run", noted)
-    requests = requests_module.SampledRequests(settings, [0], [MODE])
-    monkeypatch.setattr(requests_module, "perf_counter", count().__next__)
+    monkeypatch.setattr(split.MinimalLoop, "run", noted)
+    requests = split.SampledRequests(settings, [0], [MODE])
+    monkeypatch.setattr(split, "perf_counter", count().__next__)
     found = requests.run(MODE, NEW_TOKENS, REQUESTS)
     assert all(counts.kernel + counts.host > 0 for counts in found.values())
     assert labels == [0] * (REQUESTS + 1)
@@ -120,7 +119,7 @@ def test_a_step_is_given_a_padded_prompt_and_the_used_part_of_the_cache() -> Non
         return torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)
 
     steps: Any = {(phase, 2): partial(step, phase) for phase in seen}
-    generator = Generator(open_tokenizer("tiny", config.vocabulary), buffers, 512, LocalInbox([]))
+    generator = Generator(resolve("tiny").tokenizer(config.vocabulary), buffers, 512, LocalInbox([]))
     job = local_job("x", MODE, [[0] * 30, [0] * 30], 32, ignore_eos=True)
     generator.run(job, steps, JobResult(), new_meter(torch.device("cpu"), 2, "off"))
     assert seen == {"prefill": {(32, 64)}, "decode": {(1, 64)}}
@@ -206,7 +205,7 @@ class InProcess:
 def test_what_a_service_answers_is_compared_with_what_is_sampled_here(
     kernel: int, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.proof.requests.SampledRequests", InProcess)
+    monkeypatch.setattr("service.proof.split.SampledRequests", InProcess)
     monkeypatch.setattr(InProcess, "kernel", kernel)
     monkeypatch.setattr(over_http, "perf_counter", count().__next__)
     service = Sampling()
@@ -237,7 +236,7 @@ def test_what_a_service_answers_is_compared_with_what_is_sampled_here(
 def test_where_a_service_has_no_samples_of_its_own_the_row_says_why(
     service: Sampling, verdict: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.proof.requests.SampledRequests", InProcess)
+    monkeypatch.setattr("service.proof.split.SampledRequests", InProcess)
     monkeypatch.setattr(over_http, "SERVED_MODES", ("eager",))
     monkeypatch.setattr(over_http, "perf_counter", count().__next__)
     (row,) = run_check("x", over_http.CHECKS["served-samples"], service, quiet)[0]

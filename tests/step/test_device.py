@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from models.checkpoint import Checkpoint
 from models.config import Config
 from models.served import layout_of
 from models.transformer import Transformer
@@ -168,7 +169,7 @@ def test_a_gpu_with_a_number_is_the_current_one_before_the_model_is_opened(
     threads = torch.get_num_threads()
     pretend_devices(monkeypatch, 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: made.append(str(device)))
-    monkeypatch.setattr(loaded_model, "open_model", opened)
+    monkeypatch.setattr(Checkpoint, "build", opened)
     settings = EngineSettings(
         address="", device=requested, modes=[], batch_sizes=[1], cache_folder="", threads=threads
     )

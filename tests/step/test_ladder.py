@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from models.opening import open_model
+from models.opening import resolve
 from models.served import Cache
 from models.transformer import Transformer
 from service.modes import LADDER, MODES, Effect, Mode, named_modes
 from service.records import Phase
 from service.step import callables
 from service.step import graphs as capture
-from service.step.buffers import Arguments, Buffers, allocate, measured_arguments, prepare, set_positions
+from service.step.buffers import Arguments, Buffers, allocate, measured_arguments, set_positions
 from service.step.callables import Step, build_step
 from service.step.graphs import CaptureError, forbid_recompilation, is_recompile_error
 from service.step.loaded_model import PRECISIONS
@@ -65,7 +65,7 @@ def test_each_eager_mode_removes_one_layer(
     model: Transformer, buffers: Buffers, mode: str, grad: bool, tape: bool, inference: bool
 ) -> None:
     spy = Spy(model)
-    prepare(buffers)
+    buffers.prepare()
     build_step(MODES[mode], spy)(*buffers.arguments("decode"))
     assert spy.seen == {"grad": grad, "tape": tape, "inference": inference, "cache_requires_grad": False}
 
@@ -79,7 +79,7 @@ def test_a_compiled_mode_is_one_graph_without_breaks_and_never_recompiles(
     breaks = sum(counters["graph_break"].values())
     step = build_step(MODES[mode], model)
     for position in range(4):
-        prepare(buffers, position)
+        buffers.prepare(position)
         step(*buffers.arguments("decode"))
     assert counters["stats"]["unique_graphs"] - graphs == 1
     assert sum(counters["graph_break"].values()) == breaks
@@ -92,7 +92,7 @@ def test_only_a_mode_that_freezes_keeps_the_weights_it_was_compiled_with(
 ) -> None:
     own = Transformer(CONFIG, max_batch=2, seed=5).eval()
     step = build_step(MODES[mode], own)
-    prepare(buffers)
+    buffers.prepare()
     before, greedy = (made.clone() for made in step(*buffers.arguments("decode")))
     assert torch.equal(greedy, build_step(MODES["eager"], own)(*buffers.arguments("decode"))[1])
     with torch.no_grad():
@@ -111,7 +111,7 @@ def default_stance() -> Iterator[None]:
 @pytest.mark.usefixtures("default_stance")
 def test_a_shape_outside_the_buckets_is_refused_after_warm_up(model: Transformer, buffers: Buffers) -> None:
     step = build_step(MODES["compiled"], model)
-    prepare(buffers)
+    buffers.prepare()
     step(*buffers.arguments("decode"))
     forbid_recompilation()
     with pytest.raises(RuntimeError) as refused:
@@ -128,7 +128,7 @@ def test_modes_are_named_one_by_one_or_all_at_once() -> None:
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_indexes_that_a_job_left_between_two_chunks_do_not_reach_a_shorter_one(phase: Phase) -> None:
-    model = open_model("tiny", 1, torch.device("cpu"), torch.float32, torch.float32, None, 64)
+    model = resolve("tiny").model(1, torch.device("cpu"), torch.float32, torch.float32, None, 64)
     own = allocate(model, [1], 64)[1]
     own.last.fill_(own.chunk_length - 1)
     set_positions(own, phase)
@@ -150,7 +150,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> FakeGraphs:
 
 
 def decode(step: Step, buffers: Buffers, token: int, position: int) -> Tensor:
-    prepare(buffers, position)
+    buffers.prepare(position)
     buffers.token.fill_(token)
     return step(*buffers.arguments("decode"))[0]
 
@@ -186,7 +186,7 @@ def test_arguments_that_their_owner_drops_live_on_so_that_none_can_take_their_id
     model: Transformer, buffers: Buffers, graphs: FakeGraphs
 ) -> None:
     step = build_step(ROW, model)
-    prepare(buffers)
+    buffers.prepare()
     for number in range(1, 4):
         step(*copied(buffers.arguments("decode")))
         assert graphs.recorded == number
@@ -200,7 +200,7 @@ def test_after_warm_up_nothing_is_captured_and_what_was_is_still_replayed(
     before = decode(step, buffers, token=5, position=1).clone()
     forbid_recompilation()
     assert torch.equal(decode(step, buffers, token=5, position=1), before)
-    with pytest.raises(CaptureError, match=r"tokens \(2, 16\) .* call the step with the buffers"):
+    with pytest.raises(CaptureError, match=r"tensors of \(2, 16\), .* call the step with the buffers"):
         step(*buffers.arguments("prefill", 16))
 
 

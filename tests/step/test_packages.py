@@ -159,7 +159,7 @@ def test_a_package_is_not_found_for_another_gpu(
 
 
 def test_a_compilation_that_fails_leaves_no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def half(_: object, __: object, ___: object, file: Path) -> str:
+    def half(_: object, __: object, file: Path) -> str:
         file.write_bytes(b"half")
         raise RuntimeError("the disk is full")
 

@@ -33,6 +33,7 @@ class Script:
 
     states: list[str] = field(default_factory=lambda: ["ready"])
     failed_mode: str | None = None
+    failed_because: str | None = None
     in_parity: bool = True
     api_key: str | None = None
     fail_after: int | None = None
@@ -178,7 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
                 state = script.states[min(script.polls, len(script.states) - 1)]
                 script.polls += 1
             modes = [
-                mode_status(mode, "failed" if mode == script.failed_mode else state, script.in_parity)
+                mode_status(mode, state, script.in_parity)
+                | ({"state": "failed", "detail": script.failed_because} if mode == script.failed_mode else {})
                 for mode in STEP_SECONDS
             ]
             own = {"device": script.device, "dtype": "float32", "batching": "off", "linears": None}

@@ -111,16 +111,20 @@ def _row(
     else:
         measured = timings_of_calls(cell.mode, cell.batch_size, cell.calls)
         took = cell.calls * seconds
-        parts = {"dispatch_seconds": 0.6 * took, "kernel_seconds": 0.3 * took}
+        parts = {"dispatch_seconds": 0.6 * took, "kernel_seconds": 0.4 * took}
         measured |= parts
-        measured["forward"] |= parts | {"wall_seconds": 0.9 * took, "period_seconds": took}
+        period = took if device == "cuda" else 1.1 * took
+        measured["forward"] |= parts | {"wall_seconds": took, "period_seconds": period}
         seconds = took + AROUND_SECONDS
     measured |= {"involuntary_switches": switches}
     if device == "cuda":
         measured |= {"kernel_seconds": None, "sync_wait_seconds": 0.001}
         measured["sources"] = {"dispatch": "measured", "kernel": None}
         for phase in cell.workload.phases:
-            measured[phase] |= {"kernel_seconds": None, "sync_wait_seconds": 0.0005}
+            own = measured[phase] | {"kernel_seconds": None, "sync_wait_seconds": 0.0005}
+            if cell.calls is not None:
+                own["wall_seconds"] = own["dispatch_seconds"] + own["sync_wait_seconds"]
+            measured[phase] = own
     fields: dict[str, object] = {
         "run": "a-run", "cell": cell.name, "control": cell.control, "round": number,
         "stage": "measure" if number else "warmup", "mode": cell.mode,

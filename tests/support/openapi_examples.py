@@ -55,12 +55,12 @@ def answers(http: httpx.Client) -> Iterator[tuple[str, httpx.Response]]:
 
 def answers_of_a_module(http: httpx.Client) -> Iterator[tuple[str, httpx.Response]]:
     """Those that differ from a language model's."""
-    body = {"batch_size": 4, "calls": 2}
+    body = {"batch_size": 1, "calls": 2}
     for operation, mode in {"forward": "eager", "forward_auto": "auto"}.items():
         yield f"forward/{operation}", http.post(f"/v1/modes/{mode}/forward", json={**body, "outputs": True})
     yield "forward/compare", http.post("/v1/compare", json=body)
     yield "forward/modes", http.get("/v1/modes")
-    yield "forward/advice", http.get("/v1/advice", params={"batch_size": 4})
+    yield "forward/advice", http.get("/v1/advice", params={"batch_size": 1})
 
 
 def record(recorded: dict[str, dict[str, Any]], found: Iterator[tuple[str, httpx.Response]]) -> None:
@@ -88,7 +88,7 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         with httpx.Client(base_url=sys.argv[1], timeout=600) as client:
             record(examples, answers(client))
-    with running({"model": "ranker.py:build"}) as front:
+    with running({"model": "ranker.py:build", "modes": ["eager", "inference_mode"]}) as front:
         front.await_ready()
         record(examples, answers_of_a_module(front.http))
     text = json.dumps(dict(sorted(examples.items())), indent=1, ensure_ascii=False)

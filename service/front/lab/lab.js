@@ -2,7 +2,7 @@
 
 import { html, render, useEffect, useErrorBoundary, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { Client } from "./parts/client.js";
-import { Failed, Loading, useId } from "./parts/controls.js";
+import { Empty, Failed, Loading, useId } from "./parts/controls.js";
 import { significant } from "./parts/numbers.js";
 import { useLoaded } from "./parts/study.js";
 import { VIEWS } from "./views.js";
@@ -83,6 +83,9 @@ function Shown({ view, lab, service, reload }) {
   }, []);
   const content = () => {
     if (fault) return html`<${Failed} problem=${fault} onRetry=${forget} />`;
+    if (service.value?.engine?.workload === "forward" && !FOR_MODULES.includes(view.name)) {
+      return html`<${OfLanguageModels} model=${service.value.engine.model} />`;
+    }
     if (service.value) return html`<${view.View} lab=${lab} />`;
     if (service.problem) return html`<${Failed} problem=${service.problem} onRetry=${reload} />`;
     return html`<${Loading} what="asking the service for its modes" />`;
@@ -90,6 +93,15 @@ function Shown({ view, lab, service, reload }) {
   return html`<h1 ref=${heading} tabindex="-1">${view.title}</h1>
     <p class="sentence">${view.sentence}</p>
     ${content()}`;
+}
+
+/** The views that need neither prompts nor studies. */
+const FOR_MODULES = ["live", "runs"];
+
+function OfLanguageModels({ model }) {
+  return html`<${Empty}>This view is for language models, and this service serves the module <b>${model}</b>: call it by
+    <code>POST /v1/modes/{mode}/forward</code>, compare its modes by <code>POST /v1/compare</code> (both in
+    <a href="/docs">API</a>), and watch it in <a href=${addressOf("live")} onClick=${followed}>Live</a>.<//>`;
 }
 
 // Which view the address names, and the view's own state in its query string.

@@ -6,7 +6,7 @@ Pure data: `series` builds everything from it and refuses a name that is not her
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
@@ -51,22 +51,19 @@ class MetricSpec:
     of_compilers: bool = False
     of_module: str = ""
 
-    def help_for(self, workload: Workload) -> str:
-        return self.help if workload.tokens else self.of_module or self.help
-
     @property
     def unit(self) -> str:
         stem = self.name.removesuffix("_total")
         return next((unit for unit in ("seconds", "bytes") if stem.endswith("_" + unit)), "")
 
     def label_sets(
-        self, modes: Sequence[str], batches: Sequence[int], falls_back: bool, workload: Workload
+        self, modes: Sequence[str], batches: Sequence[int], falls_back: bool, phases: Sequence[str]
     ) -> Iterator[tuple[str, ...]]:
         values: dict[str, Sequence[str]] = {
             "mode": self._modes(modes, falls_back),
             "batch": [str(batch) for batch in batches],
             "outcome": OUTCOMES,
-            "phase": workload.phases,
+            "phase": phases,
             "kind": TOKEN_KINDS,
             "side": SIDES,
             "reason": FALLBACK_REASONS if "mode" in self.labels else REJECTIONS,
@@ -269,3 +266,8 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _row("info", "build_info", "version commit torch cuda device", "once measured", "What runs here."),
     _row("info", "model_info", "name parameters dtype layers width", "once measured", "What is served."),
 )  # fmt: skip
+
+
+def rows_for(workload: Workload) -> list[MetricSpec]:
+    """The catalogue, with the help of each row in the words of what is served."""
+    return [row if workload.tokens else replace(row, help=row.of_module or row.help) for row in CATALOGUE]

@@ -23,7 +23,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from service.front.metrics.catalogue import CATALOGUE, PREFIX, REQUEST_BUCKETS, MetricSpec, request_buckets
+from service.front.metrics.catalogue import PREFIX, REQUEST_BUCKETS, MetricSpec, request_buckets, rows_for
 from service.workloads import Workload
 
 TRACE_LABEL = "trace_id"
@@ -48,9 +48,8 @@ def new_registry() -> CollectorRegistry:
 class Sums(Collector):
     """A summary whose sum and count grow by a whole request's steps at once."""
 
-    def __init__(self, row: MetricSpec, text: str) -> None:
+    def __init__(self, row: MetricSpec) -> None:
         self._row = row
-        self._text = text
         self._sums: dict[Labels, list[float]] = {}
 
     def labels(self, *values: str) -> Write:
@@ -64,7 +63,7 @@ class Sums(Collector):
 
     def collect(self) -> Iterator[SummaryMetricFamily]:
         row = self._row
-        family = SummaryMetricFamily(PREFIX + row.name, self._text, labels=row.labels, unit=row.unit)
+        family = SummaryMetricFamily(PREFIX + row.name, row.help, labels=row.labels, unit=row.unit)
         for labels, (total, count) in self._sums.items():
             family.add_metric(labels, count_value=int(count), sum_value=total)
         yield family
@@ -181,9 +180,9 @@ class Series:
         self._modes = modes
         self._batch_sizes = batch_sizes
         self._timeout_seconds = timeout_seconds
-        self._workload = workload
         self._pages: dict[str, tuple[float, bytes]] = {}
-        self._rows = {row.name: row for row in CATALOGUE}
+        self._phases = workload.phases
+        self._rows = {row.name: row for row in rows_for(workload)}
         self._families: dict[str, Family] = {}
         self._writers: dict[tuple[str, ...], Write] = {}
         self._falls_back = False
@@ -194,7 +193,7 @@ class Series:
             self._falls_back = True
             for name, family in self._families.items():
                 self._fill(self._rows[name], family)
-        for row in CATALOGUE:
+        for row in self._rows.values():
             if row.start in due:
                 self._family(row.name)
 
@@ -248,25 +247,24 @@ class Series:
     def _fill(self, row: MetricSpec, family: Family) -> None:
         """Have every label set there can be at 0, if it is not there yet."""
         if row.kind in ("counter", "histogram", "summary") or row.start == "always":
-            for labels in row.label_sets(self._modes, self._batch_sizes, self._falls_back, self._workload):
+            for labels in row.label_sets(self._modes, self._batch_sizes, self._falls_back, self._phases):
                 if labels or isinstance(family, Histogram | Sums):
                     family.labels(*labels)
 
     def _register(self, row: MetricSpec) -> Family:
         name, registry = PREFIX + row.name, self._registry
-        text = row.help_for(self._workload)
         match row.kind:
             case "counter":
-                return Counter(name, text, row.labels, unit=row.unit, registry=registry)
+                return Counter(name, row.help, row.labels, unit=row.unit, registry=registry)
             case "gauge":
-                return Gauge(name, text, row.labels, unit=row.unit, registry=registry)
+                return Gauge(name, row.help, row.labels, unit=row.unit, registry=registry)
             case "info":
-                return Info(name.removesuffix("_info"), text, row.labels, registry=registry)
+                return Info(name.removesuffix("_info"), row.help, row.labels, registry=registry)
             case "histogram":
                 of_requests = row.buckets is REQUEST_BUCKETS
                 bounds = request_buckets(self._timeout_seconds) if of_requests else row.buckets
-                return Histogram(name, text, row.labels, row.unit, bounds or self._batch_sizes)
+                return Histogram(name, row.help, row.labels, row.unit, bounds or self._batch_sizes)
             case "summary":
-                sums = Sums(row, text)
+                sums = Sums(row)
                 registry.register(sums)
                 return sums

@@ -111,7 +111,7 @@ def rows_of(inputs: bytes) -> int:
         message = "inputs: send a list (positional arguments) or an object (by name) of nested lists"
         raise BadRequest(message, param="inputs") from None
     given = arguments.values() if isinstance(arguments, dict) else arguments
-    first = next((raw for raw in given if bytes(memoryview(raw)[:1]) == b"["), None)
+    first = next((raw for raw in given if bytes(raw).startswith(b"[")), None)
     if first is None:
         message = "inputs: none of them is a list, whose length is the batch size"
         raise BadRequest(message, param="inputs")

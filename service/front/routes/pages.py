@@ -112,11 +112,8 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
         )
         document["security"] = []  # what needs a key says so itself
         limits, modes = _limits(settings), settings.modes
-        served: dict[str, Any] = {
-            "mode": modes[0],
-            "modes": modes[:2],
-            "model": f"{model_name(settings.model)}:{modes[0]}",
-        }
+        model = f"{model_name(settings.model)}:{modes[0]}"
+        served: Schema = {"mode": modes[0], "modes": modes[:2], "model": model}
         if not settings.workload.tokens:
             served["batch_size"] = settings.batch_sizes[0]
         tags: set[str] = set()

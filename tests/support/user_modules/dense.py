@@ -41,8 +41,9 @@ class Graph(nn.Module):
         for layer in self.layers:
             sent, at = layer(nodes)[:, source], nodes[:, target]
             weights = self.scores(torch.cat([sent, at], dim=-1)).exp()
-            sums = torch.zeros_like(nodes[..., :1]).index_add(1, target, weights)
-            received = torch.zeros_like(nodes).index_add(1, target, sent * weights)
+            scaled = sent * weights
+            sums = weights.new_zeros(*nodes.shape[:2], 1).index_add(1, target, weights)
+            received = scaled.new_zeros(nodes.shape).index_add(1, target, scaled)
             nodes = torch.relu(nodes + received / (sums + 1e-6))
         return {"nodes": nodes, "most": nodes.sum(-1).argmax(-1)}
 

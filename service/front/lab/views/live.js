@@ -22,8 +22,8 @@ export function View({ lab }) {
     <${Table} caption=${`By mode; rates and quantiles over the last ${WINDOW_SECONDS} s`} columns=${columnsFor(lab)} rows=${rows}
       identify=${({ mode }) => mode} />
     <p class="note">Quantiles are those of the histogram's buckets, linear within a bucket, as PromQL's
-      histogram_quantile; a dash is what was not measured in this time. The kernel share is that of a decode step's
-      newest samples, on a GPU of the newest request; headroom: how much faster the step would be without its dispatch.
+      histogram_quantile; a dash is what was not measured in this time. The kernel share is that of a step's
+      newest samples (of a language model a decode step's), on a GPU of the newest request; headroom: how much faster the step would be without its dispatch.
       The page reads nothing while it is hidden. The lab's own requests are counted too.</p>
     <${DataLink} data=${{ window_seconds: WINDOW_SECONDS, now: now(scrapes), modes: rows }} name="live" />`;
 }

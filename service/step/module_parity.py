@@ -1,0 +1,253 @@
+"""Parity of a user's module: what a mode returns beside eager, and whether eager returns the same twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.workload import UserModule, explain
+from service.records import Attention, Parity, Phase
+from service.step.callables import AnyStep
+from service.step.device import is_device_lost, is_out_of_memory
+from service.step.loaded_model import Precision
+from service.step.module_inputs import ModuleInputs
+from service.step.module_step import leaves
+from service.step.parity import OUT_OF_PARITY, Unservable, worst
+
+OUTPUT = "output"
+"""What a module returns is called so."""
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+"""What a module may return beside tensors."""
+
+
+def relative_tolerance(dtype: torch.dtype, products: int) -> float:
+    """Largest difference that rounding can cause, relative to the largest magnitude of a tensor: see
+    `parity.tolerance`. A dtype of 16 bits rounds once behind each of `products` layers that multiply.
+    """
+    unit = torch.finfo(dtype).eps / 2
+    if dtype.itemsize < 4:
+        return unit * math.sqrt(max(1, products))
+    return 1e-5 if unit > 1e-10 else 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """Of a module whose weights have `dtypes`; `given` by its author in place of that."""
+
+    dtypes: frozenset[torch.dtype]
+    products: int
+    given: float | None
+
+    @classmethod
+    def of(cls, user: UserModule, precision: Precision) -> Tolerances:
+        weights = {tensor.dtype for tensor in user.module.parameters() if tensor.is_floating_point()}
+        products = [
+            part
+            for part in user.module.modules()
+            if any(weight.dim() > 1 for weight in part.parameters(recurse=False))
+        ]
+        cast = {precision.autocast} if precision.autocast is not None else set()
+        return cls(frozenset(weights | cast), len(products), user.tolerance)
+
+    def relative(self, output: Tensor) -> float:
+        """That of the coarsest dtype on the way to `output`, which may be cast to a finer one."""
+        if self.given is not None:
+            return self.given
+        return max(relative_tolerance(dtype, self.products) for dtype in (*self.dtypes, output.dtype))
+
+
+class ModuleParityCheck:
+    """Compares what a mode returns with what eager does, on the inputs of each batch size.
+
+    Raises Unservable, with the remedy, where eager does not run, or does not return the same for the same.
+    """
+
+    attention: tuple[Attention, ...] = ()
+
+    def __init__(
+        self, user: UserModule, inputs: Mapping[int, ModuleInputs], eager: AnyStep, precision: Precision
+    ) -> None:
+        self._inputs = inputs
+        self._tolerances = Tolerances.of(user, precision)
+        self._wrong: str | None = None
+        self._reference: dict[int, list[tuple[str, Any]]] = {}
+        for batch, own in inputs.items():
+            try:
+                self._reference[batch] = self._repeated(user, own, eager, batch)
+            except Unservable:
+                raise
+            except Exception as error:
+                if is_device_lost(error):
+                    raise
+                raise Unservable(_unservable(user.name, batch, error)) from error
+
+    def _repeated(
+        self, user: UserModule, inputs: ModuleInputs, eager: AnyStep, batch: int
+    ) -> list[tuple[str, Any]]:
+        """What eager returns, twice alike; clones, by name."""
+        first = _cloned(_called(eager, inputs))
+        _refuse_unknown(user.name, first)
+        # From the second call on: the first may fill what is computed once and kept.
+        buffers = {name: tensor.detach().clone() for name, tensor in user.module.named_buffers()}
+        before = {name: tensor.clone() for name, tensor in inputs.tensors()}
+        second = _called(eager, inputs)
+        for name, tensor in user.module.named_buffers():
+            if name not in buffers or not _same(buffers[name], tensor.detach()):
+                raise Unservable(
+                    f"{user.name} changes its buffer {name} at each call, so that no two calls are alike: "
+                    "pass what changes as an input, or turn off what updates it"
+                )
+        for name, tensor in inputs.tensors():
+            if not _same(before[name], tensor):
+                raise Unservable(
+                    f"{user.name} changes {name}, which it is called on: clone it in forward before that"
+                )
+        verdict, wrong = compare_trees(first, second, self._tolerances)
+        if not verdict.passed:
+            raise Unservable(
+                f"{user.name} is not deterministic, so that modes cannot be compared: two calls of eager at "
+                f"batch {batch} on the same inputs differ ({wrong}). {_random(user.module)}: turn it off, or "
+                "pass the random numbers as an input"
+            )
+        return first
+
+    def run(self, steps: Mapping[tuple[Phase, int], AnyStep]) -> Parity:
+        """The verdict on `steps`, by phase and batch size, over all batch sizes."""
+        verdicts = []
+        self._wrong = None
+        for batch, reference in self._reference.items():
+            verdict, wrong = compare_trees(
+                reference, _called(steps["forward", batch], self._inputs[batch]), self._tolerances
+            )
+            verdicts.append(verdict)
+            if wrong is not None and self._wrong is None:
+                self._wrong = f"out of parity with eager at batch {batch}: {wrong}"
+        return worst(verdicts)
+
+    def wrong(self, verdict: Parity) -> str | None:
+        """Why a mode of that newest verdict is not to be served; None where it is."""
+        return None if verdict.passed else self._wrong or OUT_OF_PARITY
+
+
+def _called(step: AnyStep, inputs: ModuleInputs) -> list[tuple[str, Any]]:
+    inputs.prepare()
+    return list(leaves(step(*inputs.arguments), OUTPUT))
+
+
+def _cloned(found: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    return [(name, leaf.detach().clone() if isinstance(leaf, Tensor) else leaf) for name, leaf in found]
+
+
+def _refuse_unknown(name: str, found: list[tuple[str, Any]]) -> None:
+    for path, leaf in found:
+        if not isinstance(leaf, (Tensor, *PLAIN)):
+            raise Unservable(
+                f"{name} returns a {type(leaf).__name__} ({path}), which cannot be compared: return tensors, "
+                "or tuples, dicts and dataclasses of them (with transformers: use_cache=False)"
+            )
+    if not any(isinstance(leaf, Tensor) for _, leaf in found):
+        raise Unservable(f"{name} returns no tensor: return what it computes")
+
+
+def _unservable(name: str, batch: int, error: Exception) -> str:
+    if is_out_of_memory(error):
+        return (
+            f"{name} at batch {batch} needs more memory than there is ({error}): "
+            "set LAUNCHBOUND_BATCH_SIZES to less"
+        )
+    return f"{name} cannot be called at batch {batch} in eager: {explain(error)}"
+
+
+def _random(module: nn.Module) -> str:
+    """What may be random in it."""
+    training = [name or "the module itself" for name, part in module.named_modules() if part.training]
+    if training:
+        return f"Dropout is left on: {', '.join(training[:3])} is in training mode"
+    return (
+        "Is dropout left on (F.dropout without training=self.training), or a random number drawn in forward"
+    )
+
+
+def compare_trees(
+    expected: list[tuple[str, Any]], found: list[tuple[str, Any]], tolerances: Tolerances
+) -> tuple[Parity, str | None]:
+    """Compare two results by name: floats within the tolerance, all else exactly, NaN equal to NaN. The
+    verdict, with the largest difference beside its own tolerance; and why it did not pass.
+    """
+    names, own = [name for name, _ in expected], [name for name, _ in found]
+    if names != own:
+        unlike = sorted({*names} ^ {*own}) or names
+        return _verdict(math.inf, 0.0, 0, 0), f"it returns another structure than eager, first at {unlike[0]}"
+    largest, limit, compared, differing = 0.0, 0.0, 0, 0
+    worst_ratio = -1.0
+    wrong: str | None = None
+    for (name, one), (_, other) in zip(expected, found, strict=True):
+        if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+            unequal = not _same_value(one, other)
+            differing += unequal
+            compared += 1
+            wrong = wrong or (f"{name} is {other!r} in place of {one!r}"[:200] if unequal else None)
+            continue
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return _verdict(math.inf, 0.0, 0, 0), (
+                f"{name} is {other.dtype} {list(other.shape)} in place of {one.dtype} {list(one.shape)}"
+            )
+        compared += one.numel()
+        if not (one.is_floating_point() or one.is_complex()):
+            count = int((_dense(one) != _dense(other)).sum())
+            differing += count
+            wrong = wrong or (f"{count} of {one.numel()} values of {name} differ" if count else None)
+            continue
+        difference, allowed = _difference(one, other, tolerances.relative(one))
+        if not difference <= allowed and wrong is None:
+            wrong = f"{name} differs by {difference:.1e}, {allowed:.1e} allowed"
+        ratio = difference / allowed if allowed else math.inf if difference else 0.0
+        if ratio > worst_ratio:
+            worst_ratio, largest, limit = ratio, difference, allowed
+    return _verdict(largest, limit, compared, differing), wrong
+
+
+def _verdict(difference: float, limit: float, compared: int, differing: int) -> Parity:
+    return Parity(
+        passed=difference <= limit and differing == 0,
+        max_abs_logit_difference=difference,
+        tolerance=limit,
+        positions=compared,
+        differing_tokens=differing,
+        near_ties=0,
+    )
+
+
+def _difference(expected: Tensor, found: Tensor, relative: float) -> tuple[float, float]:
+    """The largest difference, infinite for a NaN or an infinity of one alone; and the largest allowed."""
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    one, other = _dense(expected).to(wide), _dense(found).to(wide)
+    if not one.numel():
+        return 0.0, 0.0
+    alike = (one == other) | (one.isnan() & other.isnan())
+    difference = (one - other).abs().masked_fill(alike, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
+    magnitude = one.abs()
+    scale = float(magnitude.masked_fill(~magnitude.isfinite(), 0.0).max())
+    return float(difference.max()), relative * scale
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor.to_dense() if tensor.layout is not torch.strided else tensor
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Bit for bit, but for the kinds of NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    one, other = _dense(one), _dense(other)
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _same_value(one: object, other: object) -> bool:
+    return type(one) is type(other) and (one == other or (one != one and other != other))

@@ -1,0 +1,188 @@
+"""Small modules for what an engine is to find: how they differ from a plain one is in their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Inputs = Any
+WIDTH = 8
+
+
+class Linear(nn.Module):
+    """The others are this one with something odd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x)
+
+
+def inputs(batch: int, seed: int) -> tuple[Tensor]:
+    return (torch.randn(batch, WIDTH),)
+
+
+@dataclass
+class Scored:
+    scores: Tensor
+    best: Tensor
+
+
+class Nested(Linear):
+    """Takes names, of which one is no tensor; returns trees, integers and NaN."""
+
+    def forward(self, x: Tensor, ids: Tensor, power: int) -> Any:
+        found = self.inner(x) ** power
+        best = found.argmax(-1) + ids.sum(-1)
+        return {"pair": (found, [best]), "never": (-x.square().sum(-1)).log(), "above": found > 0}
+
+
+def build_nested() -> tuple[nn.Module, Inputs]:
+    def named(batch: int, seed: int) -> dict[str, Any]:
+        return {"x": torch.randn(batch, WIDTH), "ids": torch.randint(9, (batch, 3)), "power": 2}
+
+    return Nested().eval(), named
+
+
+class Branching(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x)
+        if found.square().sum() > -1:  # branching breaks
+            found = found.relu()
+        return self.inner(found)
+
+
+def build_branching() -> tuple[nn.Module, Inputs]:
+    return Branching().eval(), inputs
+
+
+class Deciding(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x)
+        if bool((found < 1e9).all()):  # deciding breaks, of which Dynamo says so in another way
+            return found
+        return found.relu()
+
+
+def build_deciding() -> tuple[nn.Module, Inputs]:
+    return Deciding().eval(), inputs
+
+
+class Wavering(Linear):
+    """Goes either way, by its inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x)
+        if x.sum() > 0:  # wavering breaks
+            return found.sin()
+        return found.relu()
+
+
+def build_wavering() -> tuple[nn.Module, Inputs]:
+    return Wavering().eval(), inputs
+
+
+class Dropping(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.inner(x), 0.5)
+
+
+def build_dropping() -> tuple[nn.Module, Inputs]:
+    return Dropping().eval(), inputs
+
+
+class Counting(Linear):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.calls: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        found: Tensor = self.inner(x)
+        return found
+
+
+def build_counting() -> tuple[nn.Module, Inputs]:
+    return Counting().eval(), inputs
+
+
+class Caching(Linear):
+    """Fills a buffer at its first call, and then keeps it, which is no fault."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.zeros(0), persistent=False)
+        self.scale: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.scale.numel():
+            self.scale = torch.ones(WIDTH)
+        found: Tensor = self.inner(x) * self.scale
+        return found
+
+
+def build_caching() -> tuple[nn.Module, Inputs]:
+    return Caching().eval(), inputs
+
+
+class Overwriting(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x.mul_(2))
+        return found
+
+
+def build_overwriting() -> tuple[nn.Module, Inputs]:
+    return Overwriting().eval(), inputs
+
+
+class Described(Linear):
+    def forward(self, x: Tensor) -> Scored:
+        scores = self.inner(x)
+        return Scored(scores, scores.argmax(-1))
+
+
+def build_described() -> tuple[nn.Module, Inputs]:
+    return Described().eval(), inputs
+
+
+class Distribution(Linear):
+    def forward(self, x: Tensor) -> torch.distributions.Normal:
+        return torch.distributions.Normal(self.inner(x), 1.0)
+
+
+def build_distribution() -> tuple[nn.Module, Inputs]:
+    return Distribution().eval(), inputs
+
+
+class Wrong(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.ones(WIDTH + 1, 1)
+
+
+def build_wrong() -> tuple[nn.Module, Inputs]:
+    return Wrong().eval(), inputs
+
+
+def build_growing() -> tuple[nn.Module, Inputs]:
+    """Its inputs have another shape for another seed."""
+
+    def growing(batch: int, seed: int) -> tuple[Tensor]:
+        return (torch.randn(batch, 1 + seed, WIDTH),)
+
+    return Linear().eval(), growing
+
+
+class Plain(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu()
+
+
+def build_plain() -> tuple[nn.Module, Inputs]:
+    return Plain().eval(), inputs
