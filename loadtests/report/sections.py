@@ -238,7 +238,7 @@ def _note_on_modes(findings: Findings) -> str:
     parts = (
         "Parts are means per request; with “outside” (HTTP and the client) they add up to the mean latency"
         if words.has_tokens
-        else "Parts are means per call, and add up to its mean time; “other” is what lies between two calls"
+        else "Parts are means per call, and add up to its mean time; on CUDA “other” lies between two calls"
     )
     return (
         f"{capital(words.latency)} is the typical round's median, in ms, with its 95 % "
