@@ -67,9 +67,12 @@ class Effect:
         if self.package is not None:
             return (
                 # Where grad mode is on, nothing is frozen.
-                "with torch.no_grad(): program = torch.export.export(model, (x,)); path = "
-                f"torch._inductor.aoti_compile_and_package(program, inductor_configs={self.package!r}); "
-                "output = torch._inductor.aoti_load_package(path)(x)"
+                "from torch._inductor import aoti_compile_and_package, aoti_load_package\n"
+                "with torch.no_grad():\n"
+                "    program = torch.export.export(model, (x,))\n"
+                f"    options = {self.package!r}\n"
+                "    path = aoti_compile_and_package(program, inductor_configs=options)\n"
+                "    output = aoti_load_package(path)(x)"
             )
         contexts = [] if grad_mode == "enabled" else [f"torch.{grad_mode}()"]
         freezing = ["torch._inductor.config.patch(freezing=True)"] if self.freezes else []

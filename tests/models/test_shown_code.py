@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, treespec_dumps
 
 from models.export import script_of
 from service.modes import MODES, Effect
@@ -22,6 +23,24 @@ import torch
 def build():
     return torch.nn.Linear(4, 2).eval(), lambda batch, seed: (torch.randn(batch, 4),)
 """
+
+
+class Package:
+    """Stands for a loaded package of positional tensors, which torch runs in two ways."""
+
+    def __init__(self, program: Any) -> None:
+        self._module = program.module()
+        self._results = program.call_spec.out_spec
+        self.loader = self
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        return self._module(*inputs)
+
+    def boxed_run(self, inputs: list[Tensor]) -> list[Tensor]:
+        return tree_leaves(self._module(*inputs))
+
+    def get_call_spec(self) -> list[str]:
+        return ["", treespec_dumps(self._results)]
 
 
 class Compiler:
@@ -52,7 +71,7 @@ class Compiler:
     def package(self, program: Any, *, inductor_configs: dict[str, Any], package_path: str = "") -> Any:
         self.options.append(inductor_configs)
         self._note(inductor_configs.get("freezing", False))
-        return program.module()
+        return Package(program)
 
     def _note(self, freezing: bool) -> None:
         self.frozen.append(freezing and not torch.is_grad_enabled())
