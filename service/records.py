@@ -146,6 +146,11 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     device_span_steps_seconds: list[float] = []
     period_steps_seconds: list[float] = []
 
+    @property
+    def calls_seconds(self) -> float | None:
+        """The calls alone; on CUDA, where one is issued while another runs, from the first to the last."""
+        return self.wall_seconds if self.sync_wait_seconds is None else self.period_seconds
+
 
 class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of one phase and batch bucket. `rows`: sequences in them, summed over steps, without padding."""
