@@ -1,4 +1,5 @@
-"""Every struct that crosses a process border, a socket or a file, defined once. No torch and no HTTP.
+"""Every struct that crosses a process border, a socket or a file, defined once; those of a module's calls are
+in `forward_records`. No torch and no HTTP.
 
 Instants (`*_ns`) are `time.perf_counter_ns()`: on Linux that is CLOCK_MONOTONIC, one clock for all processes
 of the machine, so instants of two processes can be subtracted. Durations are in seconds.
