@@ -21,6 +21,7 @@ from pydantic.json_schema import WithJsonSchema
 from typing_extensions import TypedDict
 
 from service.modes import GradMode
+from service.records import Phase
 from service.study_names import LONGEST_CALL, OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS, operator_named
 
 Body = TypeVar("Body")
@@ -351,9 +352,6 @@ class CompletionBody(BaseModel):
         return value
 
 
-Phase = Literal["prefill", "decode"]
-"""Studies are of a language model's steps."""
-
 MOST_SIZE = 1024
 """Rows and columns of an operator's tensors: a product of two such matrices takes a tenth of a second."""
 
@@ -378,7 +376,10 @@ def _one_of(known: Iterable[str]) -> AfterValidator:
 
 Name = Annotated[str, Field(max_length=64)]
 ModeName = Annotated[str, Field(max_length=64, description="One of GET /v1/modes.")]
-BatchSize = Annotated[int, Field(ge=1, description="Run in the smallest bucket that holds it."), WHOLE]
+BatchSize = Annotated[
+    int, Field(ge=1, description="Run in the smallest bucket that holds it; of a module as it is."), WHOLE
+]
+PhaseName = Annotated[Phase | None, Field(description="null: `decode`, and `forward` of a module.")]
 Rounds = Annotated[int, Field(ge=6, le=MOST_ROUNDS, description="Repeats behind every interval."), WHOLE]
 Size = Annotated[int, Field(ge=1, le=MOST_SIZE), WHOLE]
 Grad = Annotated[GradMode, Field(description="Grad mode on (`enabled`) or off, or inference mode.")]
@@ -396,7 +397,7 @@ class OperatorsBody(StudyBody):
 
     mode: ModeName
     batch_size: BatchSize = 1
-    phase: Phase = "decode"
+    phase: PhaseName = None
 
 
 class OperatorBody(StudyBody):
@@ -436,7 +437,7 @@ class TapeBody(StudyBody):
         default="block", json_schema_extra={"enum": [*OF_THE_MODEL, *TAPE_EXPRESSIONS]}
     )
     batch_size: BatchSize = 1
-    phase: Phase = "decode"
+    phase: PhaseName = None
     mode: ModeName | None = None
 
 
@@ -446,7 +447,7 @@ class TimelineBody(StudyBody):
     mode: ModeName = "eager"
     against: ModeName | None = None
     batch_size: BatchSize = 1
-    phase: Phase = "decode"
+    phase: PhaseName = None
 
 
 class BudgetBody(StudyBody):
@@ -467,7 +468,7 @@ class MemoryBody(StudyBody):
 
     mode: ModeName | None = None
     batch_size: BatchSize = 1
-    phase: Phase = "decode"
+    phase: PhaseName = None
     snapshot: bool = False
 
 

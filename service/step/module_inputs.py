@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from models.workload import ModuleError, UserModule
 from service.records import Phase
-from service.step.buffers import ModuleArguments, static
+from service.step.buffers import InputKind, ModuleArguments, static
 from service.step.module_step import dtype_name, leaves
 
 SEED = 0
@@ -111,6 +111,10 @@ class ModuleInputs:
         for name, leaf in [*leaves(args, "inputs"), *leaves(kwargs, "inputs")]:
             if isinstance(leaf, Tensor):
                 yield name, leaf
+
+    def owned(self) -> Iterator[tuple[InputKind, str, Tensor]]:
+        for name, tensor in self.tensors():
+            yield "input", name, tensor
 
     def __str__(self) -> str:
         return _described(self.arguments)
