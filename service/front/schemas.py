@@ -376,10 +376,7 @@ def _one_of(known: Iterable[str]) -> AfterValidator:
 
 Name = Annotated[str, Field(max_length=64)]
 ModeName = Annotated[str, Field(max_length=64, description="One of GET /v1/modes.")]
-BatchSize = Annotated[
-    int, Field(ge=1, description="Run in the smallest bucket that holds it; of a module as it is."), WHOLE
-]
-PhaseName = Annotated[Phase | None, Field(description="null: `decode`, and `forward` of a module.")]
+BatchSize = Annotated[int, Field(ge=1, description="Run in the smallest bucket that holds it."), WHOLE]
 Rounds = Annotated[int, Field(ge=6, le=MOST_ROUNDS, description="Repeats behind every interval."), WHOLE]
 Size = Annotated[int, Field(ge=1, le=MOST_SIZE), WHOLE]
 Grad = Annotated[GradMode, Field(description="Grad mode on (`enabled`) or off, or inference mode.")]
@@ -397,7 +394,7 @@ class OperatorsBody(StudyBody):
 
     mode: ModeName
     batch_size: BatchSize = 1
-    phase: PhaseName = None
+    phase: Phase = "decode"
 
 
 class OperatorBody(StudyBody):
@@ -437,7 +434,7 @@ class TapeBody(StudyBody):
         default="block", json_schema_extra={"enum": [*OF_THE_MODEL, *TAPE_EXPRESSIONS]}
     )
     batch_size: BatchSize = 1
-    phase: PhaseName = None
+    phase: Phase = "decode"
     mode: ModeName | None = None
 
 
@@ -447,7 +444,7 @@ class TimelineBody(StudyBody):
     mode: ModeName = "eager"
     against: ModeName | None = None
     batch_size: BatchSize = 1
-    phase: PhaseName = None
+    phase: Phase = "decode"
 
 
 class BudgetBody(StudyBody):
@@ -468,7 +465,7 @@ class MemoryBody(StudyBody):
 
     mode: ModeName | None = None
     batch_size: BatchSize = 1
-    phase: PhaseName = None
+    phase: Phase = "decode"
     snapshot: bool = False
 
 

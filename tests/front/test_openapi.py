@@ -102,7 +102,10 @@ def test_the_document_of_a_module_has_its_studies_alone(of_module: dict[str, Any
     assert studies == {*OF_MODULES, "{identity}", "{identity}/files/{name}"}
     assert not [path for path in paths if path.startswith("/v1/probes")]
     body = paths["/v1/studies/timeline"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert body["properties"]["phase"]["anyOf"][0]["enum"] == ["forward"]
+    assert (body["properties"]["phase"]["enum"], body["properties"]["phase"]["default"]) == (
+        ["forward"], "forward",
+    )  # fmt: skip
+    assert [example["phase"] for example in body["examples"]] == ["forward"]
     assert body["properties"]["batch_size"]["enum"] == [1, 8]
 
 

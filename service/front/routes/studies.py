@@ -150,11 +150,15 @@ async def run_other(name: str) -> Response:
     "/modes/{mode}/anatomy",
     responses={**FINDING, **NO_STUDY, **error(422, "The batch size or the phase cannot be.")},
 )
-async def anatomy(mode: str, request: Request, batch_size: int = 1, phase: Phase | None = None) -> Response:
+async def anatomy(mode: str, request: Request, batch_size: int = 1, phase: Phase = "decode") -> Response:
     """The newest finding of POST /v1/studies/operators for this step; it runs nothing."""
     state = state_of(request)
     state.check_mode(mode)
-    arguments = {"mode": mode, "batch_size": state.bucket_of(batch_size), "phase": _phase(state, phase)}
+    arguments = {
+        "mode": mode,
+        "batch_size": state.bucket_of(batch_size),
+        "phase": _phase(state, phase, "phase" in request.query_params),
+    }
     kept = state.findings.newest("operators", arguments)
     if kept is None:
         message = f"nothing has been found of this step yet: POST {encode_json(arguments).decode()} to"
@@ -197,7 +201,7 @@ def _checked(state: AppState, body: StudyBody) -> dict[str, Any]:
         message = "a snapshot is of CUDA's allocator, and this service runs on a CPU: leave it out"
         raise BadRequest(message, type="unsupported_here", param="snapshot")
     if "phase" in type(body).model_fields:
-        given["phase"] = _phase(state, given.get("phase"))
+        given["phase"] = _phase(state, given["phase"], "phase" in body.model_fields_set)
     if "batch_size" in given:
         given["batch_size"] = state.bucket_of(given["batch_size"])
     if "batch_sizes" in given:
@@ -205,9 +209,10 @@ def _checked(state: AppState, body: StudyBody) -> dict[str, Any]:
     return given
 
 
-def _phase(state: AppState, asked: Phase | None) -> Phase:
+def _phase(state: AppState, phase: Phase, is_given: bool) -> Phase:
+    """`phase`; where none is given, the main one of what is served. Raises BadRequest for another's."""
     try:
-        return state.settings.workload.phase_of(asked)
+        return state.settings.workload.phase_of(phase if is_given else None)
     except ValueError as error:
         raise BadRequest(f"phase: {error}", param="phase") from None
 
