@@ -11,6 +11,7 @@ from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
+    broken_notes,
     resolve_bucket,
     resolve_case,
     resolve_modes,
@@ -72,7 +73,7 @@ def draw_budget(bench: AnyBench, arguments: BudgetArguments, report: Report) -> 
     keys = list(cases)
     if None in given and own not in cases:
         cases[own] = resolve_case(bench, *own, bench.kind.main, report)
-    notes += attached_note()
+    notes += attached_note() + broken_notes(cases.values())
     times = time_steps(bench, cases, arguments.rounds, TIMED_STEPS, "budget", report) if cases else {}
     notes += disturbed_note(times)
     null = null_kernel_seconds(bench.device)

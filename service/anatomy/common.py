@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Protocol
@@ -108,6 +108,14 @@ ATTACHED = (
 
 def attached_note() -> list[str]:
     return [ATTACHED] if profiler_attached() else []
+
+
+def broken_notes(cases: Iterable[AnyCase]) -> list[str]:
+    """Of each mode that was compiled with breaks."""
+    return [
+        f"{mode} breaks the graph: the operators study of it names the lines"
+        for mode in dict.fromkeys(case.mode for case in cases if case.breaks)
+    ]
 
 
 GRAD_MODES: dict[GradMode, Callable[[], AbstractContextManager[object]]] = {

@@ -14,6 +14,7 @@ from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
+    broken_notes,
     resolve_bucket,
     resolve_case,
     resolve_modes,
@@ -99,7 +100,7 @@ def draw_timeline(bench: AnyBench, arguments: TimelineArguments, report: Report)
             raise StudyError("invalid_request", "against: name another mode than mode", "against")
         modes += resolve_modes(bench, arguments.against, "against")
     cases = [resolve_case(bench, mode, bucket, phase, report) for mode in modes]
-    notes = attached_note()
+    notes = attached_note() + broken_notes(cases)
     report("timing steps without a profiler")
     times = list(time_steps(bench, dict(enumerate(cases)), ROUNDS, TIMED_STEPS, "timeline", report).values())
     report("recording steps with the profiler")

@@ -46,12 +46,15 @@ FEW_WORDS = 512
 
 @dataclass(frozen=True, slots=True)
 class AnyCase:
-    """A warmed step of one mode in `phase`, on static `inputs` that no call moves."""
+    """A warmed step of one mode in `phase`, on static `inputs` that no call moves. `breaks`: its compiler
+    could not take it as one graph, and leaves the graph.
+    """
 
     mode: str
     phase: Phase
     step: AnyStep
     inputs: StepInputs
+    breaks: bool = False
 
     @property
     def arguments(self) -> StepArguments:
@@ -202,10 +205,7 @@ class Bench(AnyBench):
         self._shallow: dict[tuple[int, int], tuple[Served, Buffers]] = {}
 
     def case(self, mode: str, bucket: int, phase: Phase = "decode") -> Case:
-        """The warmed step, on tokens and cache that all modes share; a new one takes seconds to compile.
-
-        Raises KeyError for a mode or bucket that is not configured.
-        """
+        """As of `AnyBench`, on tokens and cache that all modes share."""
         return self.shallow_case(mode, bucket, phase, self.model.config.layers)
 
     def shallow_case(self, mode: str, bucket: int, phase: Phase, layers: int) -> Case:
@@ -268,17 +268,16 @@ class ModuleBench(AnyBench):
         if key not in self._cases:
             row = MODES[mode]
             try:
-                case = self._warmed(row, bucket)
+                self._cases[key] = self._warmed(row, bucket)
             except BREAKS:
                 if not row.effect(self.device.type).is_one_graph:
                     raise
-                case = self._warmed(row.with_breaks(), bucket)
-            self._cases[key] = case
+                self._cases[key] = self._warmed(row.with_breaks(), bucket, breaks=True)
         return self._cases[key]
 
-    def _warmed(self, mode: Mode, batch: int) -> ModuleCase:
+    def _warmed(self, mode: Mode, batch: int, breaks: bool = False) -> ModuleCase:
         self.inputs[batch].prepare()
-        case = ModuleCase(mode.name, "forward", self.build(mode), self.inputs[batch])
+        case = ModuleCase(mode.name, "forward", self.build(mode), self.inputs[batch], breaks)
         case.warm()
         return case
 

@@ -119,6 +119,13 @@ def test_a_module_that_breaks_is_compiled_with_breaks_and_the_line_is_named(brea
     assert [one.line for one in breaks] == [f"user_modules/odd.py:{line_of('# branching breaks')}"]
     assert found.wrapper is None  # of one graph alone
     assert [wait.kind for wait in found.syncs] == ["item"]
+    note = "compiled breaks the graph: the operators study of it names the lines"
+    drawn = timeline.draw_timeline(
+        breaking, timeline.TimelineArguments(against="compiled", batch_size=2), quiet
+    )
+    assert drawn.notes.count(note) == 1
+    measured = budget.BudgetArguments(modes=["eager", "compiled"], batch_sizes=[2], rounds=6)
+    assert budget.draw_budget(breaking, measured, quiet).notes.count(note) == 1
 
 
 def test_all_batch_sizes_of_a_module_that_breaks_run_compiled_code(breaking: ModuleBench) -> None:
@@ -151,6 +158,7 @@ def test_a_timeline_has_the_call_of_both_modes(nested: ModuleBench, tmp_path: Pa
     assert eager.operators > compiled.operators > 0
     assert all(track.tax is not None for track in found.tracks)
     assert found.speedup is not None
+    assert not [note for note in found.notes if "breaks" in note]
     assert (tmp_path / timeline.TRACE_FILE).exists()
 
 
