@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 OPERATOR_CALLS: dict[str, str] = {
     "add": "torch.add(x, y)",
@@ -64,6 +65,11 @@ def not_of_modules(study: str) -> str | None:
         return None
     return f"{study} is a study of language models: of a module try one of {', '.join(OF_MODULES)}"
 
+
+ProbeName = Literal[
+    "graph-break", "recompile", "unbucketed-shape", "sync-point", "hidden-copy", "allocator-churn",
+    "grad-mode-mismatch", "thread-change", "custom-op", "autocast",
+]  # fmt: skip
 
 PROBES: dict[str, str] = {
     "graph-break": "a call that the compiler cannot trace splits one graph into several, with Python between",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -49,6 +50,11 @@ def detached(tree: Any) -> Any:  # noqa: ANN401 - any tree
         return type(tree)([detached(part) for part in tree])
     if type(tree) is dict:
         return {name: detached(part) for name, part in tree.items()}
+    if is_dataclass(tree) and not isinstance(tree, type | Mapping):
+        free = copy(tree)
+        for field in fields(tree):
+            object.__setattr__(free, field.name, detached(getattr(tree, field.name)))
+        return free
     return tree_map_only(Tensor, Tensor.detach, tree)
 
 

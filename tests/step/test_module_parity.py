@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,10 +130,10 @@ def test_a_tolerance_is_that_of_the_coarsest_dtype_on_the_way_or_what_the_author
 
 def test_a_tree_is_freed_of_its_tape_whatever_it_is_made_of() -> None:
     made = ONE.clone().requires_grad_() * 2
-    tree = {"a": (made, [made]), "b": made, "c": None}
+    tree = {"a": (made, [made]), "b": Pair(made, OrderedDict(d=made)), "c": None}
     free = detached(tree)
     found = dict(leaves(free, OUTPUT))
-    assert [type(leaf) for leaf in found.values()] == [Tensor, Tensor, Tensor, type(None)]
+    assert [type(leaf) for leaf in found.values()] == [Tensor, Tensor, Tensor, Tensor, type(None)]
     assert not any(leaf.requires_grad for leaf in found.values() if leaf is not None)
     assert found.keys() == dict(leaves(tree, OUTPUT)).keys()
 
