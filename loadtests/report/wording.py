@@ -261,13 +261,13 @@ def paid_back(summary: Summary) -> list[str]:
         return [_requests(back.requests), *against]
     found = [
         _requests(back.requests),
-        f"{in_seconds(cost.seconds)} to compile this batch size ({cost.cache} cache)",
-        f"{_requests(back.all_requests)} for all batch sizes ({in_seconds(cost.all_seconds)} to compile)",
+        f"if this batch size alone is compiled ({in_seconds(cost.seconds)}, {cost.cache} cache)",
+        f"{_requests(back.all_requests)} if all are ({in_seconds(cost.all_seconds)})",
     ]
     if cost.cache != "cold":
         own, every = in_seconds(cost.cold_seconds), in_seconds(cost.all_cold_seconds)
         found.append(f"{_requests(back.cold_requests)} from an empty cache ({own})")
-        found.append(f"{_requests(back.all_cold_requests)} for all from an empty cache ({every})")
+        found.append(f"{_requests(back.all_cold_requests)} if all are, from an empty cache ({every})")
     return [*found, *against]
 
 
