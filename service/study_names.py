@@ -55,6 +55,17 @@ def _numbered(call: str) -> tuple[str, str]:
 LONGEST_CALL = 80
 """Characters of a call's text; no known one has as many."""
 
+OF_MODULES = ("operators", "timeline", "budget", "layers", "operator", "memory")
+"""The studies of a user's module. The others are of parts that only a language model has."""
+
+
+def not_of_modules(study: str) -> str | None:
+    """Why the study called `study` cannot be run on a user's module, and which can; None where it can."""
+    if study in OF_MODULES:
+        return None
+    return f"{study} is a study of language models: of a module try one of {', '.join(OF_MODULES)}"
+
+
 ProbeName = Literal[
     "graph-break", "recompile", "unbucketed-shape", "sync-point", "hidden-copy", "allocator-churn",
     "grad-mode-mismatch", "thread-change", "custom-op", "autocast",

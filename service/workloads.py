@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +33,23 @@ class Workload:
     def route(self) -> str:
         """Where its requests are posted."""
         return f"/v1/modes/{{mode}}/{self.name}"
+
+    def bucket(self, sizes: Iterable[int], batch_size: int) -> int | None:
+        """The one of `sizes` that `batch_size` runs in; None where there is none.
+
+        Prompts run in the smallest that holds them; a module only in a size that is configured, as nobody can
+        say which of a stranger's dimensions may be padded.
+        """
+        held = [size for size in sizes if size >= batch_size >= 1]
+        found = min(held, default=None)
+        return found if self.tokens or found == batch_size else None
+
+    def phase_of(self, asked: Phase | None) -> Phase:
+        """`asked`, or for None the main one. Raises ValueError for one of another workload."""
+        phase = self.main if asked is None else asked
+        if phase not in self.phases:
+            raise ValueError(f"no phase '{phase}' here; try one of {', '.join(self.phases)}")
+        return phase
 
 
 GENERATE = Workload(

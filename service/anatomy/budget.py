@@ -11,13 +11,14 @@ from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
+    broken_notes,
     resolve_bucket,
     resolve_case,
     resolve_modes,
 )
 from service.anatomy.operators.calls import device_work, record
 from service.anatomy.step_times import StepTimes, split_step, time_steps
-from service.measure.cases import Bench, Case
+from service.measure.cases import AnyBench, AnyCase
 from service.measure.rounds import paired_median_ratio
 from service.measure.step_costs import DispatchSplit
 from service.modes import MODES
@@ -60,19 +61,19 @@ class BudgetFinding(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> BudgetFinding:
+def draw_budget(bench: AnyBench, arguments: BudgetArguments, report: Report) -> BudgetFinding:
     """Measure modes over batches and make the budget. Raises StudyError where a step's parts are unknown."""
     device = bench.device.type
     own = _budgeted(bench, arguments)
     requested = bench.modes if arguments.modes is None else arguments.modes
     modes = [resolve_modes(bench, mode, "modes")[0] for mode in dict.fromkeys(requested)]
-    batches = sorted({resolve_bucket(bench, size) for size in arguments.batch_sizes or bench.buffers})
+    batches = sorted({resolve_bucket(bench, size) for size in arguments.batch_sizes or bench.inputs})
     given = (arguments.ops_per_step, arguments.microseconds_per_op, arguments.kernel_microseconds)
     cases, notes = ready_cases(bench, modes, batches, report)
     keys = list(cases)
     if None in given and own not in cases:
-        cases[own] = resolve_case(bench, *own, "decode", report)
-    notes += attached_note()
+        cases[own] = resolve_case(bench, *own, bench.kind.main, report)
+    notes += attached_note() + broken_notes(cases.values())
     times = time_steps(bench, cases, arguments.rounds, TIMED_STEPS, "budget", report) if cases else {}
     notes += disturbed_note(times)
     null = null_kernel_seconds(bench.device)
@@ -97,7 +98,7 @@ def draw_budget(bench: Bench, arguments: BudgetArguments, report: Report) -> Bud
 
 
 def _quantities(
-    case: Case | None, given: Sequence[float | None], split: DispatchSplit | None
+    case: AnyCase | None, given: Sequence[float | None], split: DispatchSplit | None
 ) -> list[Quantity]:
     """Each of the three as it is given, else as measured: the two parts of the step as `split` has them."""
     if case is None or split is None or None not in given:
@@ -114,7 +115,7 @@ def _quantities(
     ]
 
 
-def _budgeted(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
+def _budgeted(bench: AnyBench, arguments: BudgetArguments) -> tuple[str, int]:
     plain = [name for name in bench.modes if MODES[name].effect(bench.device.type).by_operator]
     if not plain:
         raise StudyError("invalid_request", "a budget needs an uncompiled mode: serve eager as well", "mode")
@@ -122,7 +123,7 @@ def _budgeted(bench: Bench, arguments: BudgetArguments) -> tuple[str, int]:
     if mode not in plain:
         message = f"{mode} does not issue single operators; try one of {', '.join(plain)}"
         raise StudyError("invalid_request", message, "mode")
-    size = min(bench.buffers) if arguments.batch_size is None else arguments.batch_size
+    size = min(bench.inputs) if arguments.batch_size is None else arguments.batch_size
     return mode, resolve_bucket(bench, size)
 
 
@@ -264,7 +265,7 @@ def _ratio(above: Interval, below: Interval) -> Interval | None:
 
 
 class BatchPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A decode step of one mode at one batch; `speedup` is against the first mode.
+    """A step of one mode at one batch, of a language model in decode; `speedup` is against the first mode.
 
     `without_dispatch_speedup` is the step over its kernels and one empty operator: the gain of removing all
     other dispatch. `disturbed`: more than one involuntary context switch in 20 steps.
@@ -327,14 +328,15 @@ TIMED_STEPS = 3
 
 
 def ready_cases(
-    bench: Bench, modes: list[str], batches: list[int], report: Report
-) -> tuple[dict[Key, Case], list[str]]:
-    """Warmed decode steps, and a note for each mode that does not run here."""
-    cases: dict[Key, Case] = {}
+    bench: AnyBench, modes: list[str], batches: list[int], report: Report
+) -> tuple[dict[Key, AnyCase], list[str]]:
+    """Warmed steps of the main phase, and a note for each mode that does not run here."""
+    cases: dict[Key, AnyCase] = {}
+    phase = bench.kind.main
     notes = []
     for mode in modes:
         try:
-            cases |= {(mode, batch): resolve_case(bench, mode, batch, "decode", report) for batch in batches}
+            cases |= {(mode, batch): resolve_case(bench, mode, batch, phase, report) for batch in batches}
         except StudyError as error:
             notes.append(error.message)
     return cases, notes
@@ -346,7 +348,7 @@ def disturbed_note(times: Mapping[Key, StepTimes]) -> list[str]:
     return [f"{note}measure again on a quiet machine"] if cells else []
 
 
-def _split(bench: Bench, key: Key, case: Case, times: StepTimes) -> DispatchSplit:
+def _split(bench: AnyBench, key: Key, case: AnyCase, times: StepTimes) -> DispatchSplit:
     """Dispatch and kernels of a step. Raises StudyError, with the reason, where they are unknown."""
     work = device_work(bench, case)
     split = split_step(median_interval(times.walls if work is None else times.hosts), times.samples, work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Protocol
@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from service.machine import pin
-from service.measure.cases import Bench, Case
+from service.measure.cases import AnyBench, AnyCase, open_bench
 from service.modes import GradMode
 from service.records import EngineSettings, Phase
 from service.statistics.intervals import Interval, named_fields
@@ -47,17 +47,26 @@ def counted(report: Report, total: int) -> Callable[[str], None]:
     return lambda text: report(text, next(finished), total)
 
 
-def resolve_bucket(bench: Bench, batch_size: int) -> int:
-    """The smallest configured bucket that holds `batch_size`. Raises StudyError where none does."""
-    largest = max(bench.buffers)
-    if not 1 <= batch_size <= largest:
-        raise StudyError(
-            "invalid_request", f"batch_size lies between 1 and {largest} here, got {batch_size}", "batch_size"
-        )
-    return min(bucket for bucket in bench.buffers if bucket >= batch_size)
+def resolve_bucket(bench: AnyBench, batch_size: int) -> int:
+    """The configured bucket that `batch_size` runs in. Raises StudyError where there is none."""
+    bucket = bench.kind.bucket(bench.inputs, batch_size)
+    if bucket is None:
+        sizes = f"lies between 1 and {max(bench.inputs)}"
+        if not bench.kind.tokens:
+            sizes = f"is one of {', '.join(map(str, sorted(bench.inputs)))}"
+        raise StudyError("invalid_request", f"batch_size {sizes} here, got {batch_size}", "batch_size")
+    return bucket
 
 
-def resolve_modes(bench: Bench, requested: str | None, param: str = "mode") -> list[str]:
+def resolve_phase(bench: AnyBench, phase: Phase | None) -> Phase:
+    """`phase`, or for None the main one of what is served. Raises StudyError for one of another workload."""
+    try:
+        return bench.kind.phase_of(phase)
+    except ValueError as error:
+        raise StudyError("invalid_request", f"phase: {error}", "phase") from None
+
+
+def resolve_modes(bench: AnyBench, requested: str | None, param: str = "mode") -> list[str]:
     """`requested` alone, or every configured mode for None. Raises StudyError for one not configured."""
     if requested is None:
         return list(bench.modes)
@@ -67,7 +76,7 @@ def resolve_modes(bench: Bench, requested: str | None, param: str = "mode") -> l
     return [requested]
 
 
-def resolve_case(bench: Bench, mode: str, bucket: int, phase: Phase, report: Report) -> Case:
+def resolve_case(bench: AnyBench, mode: str, bucket: int, phase: Phase, report: Report) -> AnyCase:
     """The warmed step. Raises StudyError where the mode does not compile."""
     report(f"making {mode} ready ({phase}, batch {bucket})")
     try:
@@ -101,6 +110,14 @@ def attached_note() -> list[str]:
     return [ATTACHED] if profiler_attached() else []
 
 
+def broken_notes(cases: Iterable[AnyCase]) -> list[str]:
+    """Of each mode that was compiled with breaks."""
+    return [
+        f"{mode} breaks the graph: the operators study of it names the lines"
+        for mode in dict.fromkeys(case.mode for case in cases if case.breaks)
+    ]
+
+
 GRAD_MODES: dict[GradMode, Callable[[], AbstractContextManager[object]]] = {
     "enabled": torch.enable_grad,
     "no_grad": torch.no_grad,
@@ -114,11 +131,11 @@ def autocast_of(device: torch.device, precision: Precision) -> AbstractContextMa
     return nullcontext() if lowered is None else torch.autocast(device.type, lowered)
 
 
-def prepare_bench(settings: EngineSettings) -> Bench:
-    """Prepare this process and load the model. Raises StudyError for settings that cannot work."""
+def prepare_bench(settings: EngineSettings) -> AnyBench:
+    """Prepare this process and load what it serves. Raises StudyError for settings that cannot work."""
     try:
         prepare_process(settings.cache_folder, settings.model)
-        bench = Bench(settings)
+        bench = open_bench(settings)
     except ValueError as error:
         raise StudyError("invalid_request", str(error)) from error
     # The engine's cores, so that both measure the same ones: it is paused meanwhile or not there.

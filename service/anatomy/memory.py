@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -11,20 +11,26 @@ import msgspec
 import torch
 from torch import Tensor
 
-from service.anatomy.common import Report, StudyError, resolve_bucket, resolve_case, resolve_modes
-from service.anatomy.tape import TapeOfStep, distinct_bytes, tape_of_step
-from service.measure.cases import Bench
+from service.anatomy.common import (
+    Report,
+    StudyError,
+    resolve_bucket,
+    resolve_case,
+    resolve_modes,
+    resolve_phase,
+)
+from service.anatomy.tape import OwnerKind, TapeOfStep, distinct_bytes, owned_by, tape_of_step
+from service.measure.cases import AnyBench
 from service.records import Phase
-from service.step.buffers import Buffers
 from service.step.device import memory
 
 
 class MemoryArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`mode` None is every configured one; `out` a folder for a snapshot, on CUDA only."""
+    """`mode` None is every configured one, `phase` None the main one; `out` a folder for CUDA's snapshot."""
 
     mode: str | None = None
     batch_size: int = 1
-    phase: Phase = "decode"
+    phase: Phase | None = None
     out: str | None = None
 
 
@@ -46,15 +52,16 @@ class MemoryFinding(msgspec.Struct, frozen=True, kw_only=True):
     allocator: list[Statistic] | None
 
 
-def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> MemoryFinding:
+def read_memory(bench: AnyBench, arguments: MemoryArguments, report: Report) -> MemoryFinding:
     """Run a step of each mode and read the statistics. Raises StudyError for arguments that cannot work."""
     on_cuda = bench.device.type == "cuda"
     if arguments.out is not None and not on_cuda:
         message = "a snapshot is of CUDA's allocator, and this is a CPU: leave out `out`"
         raise StudyError("unsupported_here", message, "out")
     bucket = resolve_bucket(bench, arguments.batch_size)
+    phase = resolve_phase(bench, arguments.phase)
     modes = resolve_modes(bench, arguments.mode)
-    cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
+    cases = [resolve_case(bench, mode, bucket, phase, report) for mode in modes]
     report("one step of each mode")
     with nullcontext() if arguments.out is None else snapshot(Path(arguments.out)):
         steps = [tape_of_step(bench, case) for case in cases]
@@ -64,26 +71,30 @@ def read_memory(bench: Bench, arguments: MemoryArguments, report: Report) -> Mem
     return MemoryFinding(
         device=bench.device.type,
         batch_bucket=bucket,
-        phase=arguments.phase,
-        parts=static_memory(bench, bench.buffers[bucket]),
+        phase=phase,
+        parts=static_memory(bench, bucket),
         steps=steps,
         files=[] if arguments.out is None else [SNAPSHOT_FILE],
         allocator=allocator,
     )
 
 
-def static_memory(bench: Bench, buffers: Buffers) -> list[StaticMemory]:
+def static_memory(bench: AnyBench, bucket: int) -> list[StaticMemory]:
     """What is held whether a step runs or not. All buckets share the cache of the largest."""
-    model = bench.model
-    inputs = [*buffers.chunks.values(), buffers.token, buffers.positions, buffers.last, buffers.one]
-    cache = [tensor for layer in buffers.cache for tensor in layer]
-    held: tuple[tuple[str, Iterable[Tensor], str], ...] = (
-        ("parameters", model.parameters(), "the weights, each storage once"),
-        ("buffers", model.buffers(), "the model's constant tables"),
-        ("cache", cache, f"keys and values, {max(bench.buffers)} rows"),
-        ("inputs", inputs, f"static inputs of batch {buffers.bucket}"),
-    )
-    return [StaticMemory(name=name, bytes=distinct_bytes(tensors), what=what) for name, tensors, what in held]
+    held: dict[OwnerKind, tuple[str, str]] = {
+        "parameter": ("parameters", "the weights, each storage once"),
+        "buffer": ("buffers", "the model's constant tables"),
+        "cache": ("cache", f"keys and values, {max(bench.inputs)} rows"),
+        "input": ("inputs", f"static inputs of batch {bucket}"),
+    }
+    tensors: dict[OwnerKind, list[Tensor]] = {kind: [] for kind in held}
+    for kind, _, tensor in owned_by(bench, bench.inputs[bucket]):
+        tensors[kind].append(tensor)
+    return [
+        StaticMemory(name=name, bytes=distinct_bytes(tensors[kind]), what=what)
+        for kind, (name, what) in held.items()
+        if tensors[kind] or kind != "cache"
+    ]
 
 
 SNAPSHOT_FILE = "memory.snapshot.pickle"

@@ -31,7 +31,7 @@ from service.anatomy.operators.calls import (
     keys_of,
     profiled_events,
 )
-from service.measure.cases import Bench
+from service.measure.cases import AnyBench
 from service.modes import GradMode
 from service.statistics.intervals import Interval, median_interval
 from service.step.profiling import attach_profiler
@@ -119,7 +119,7 @@ class OperatorCallFinding(Agreeing, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def follow_call(bench: Bench, arguments: OperatorCallArguments, report: Report) -> OperatorCallFinding:
+def follow_call(bench: AnyBench, arguments: OperatorCallArguments, report: Report) -> OperatorCallFinding:
     """Time the call's parts in interleaved rounds, then follow it through the dispatcher, by the profiler.
 
     Raises StudyError for an unknown call, for autocast of bfloat16, and without a C++ compiler.

@@ -17,7 +17,7 @@ import msgspec
 
 from service.anatomy.common import Report, StudyError, prepare_bench
 from service.frames import connect
-from service.measure.cases import Bench
+from service.measure.cases import AnyBench
 from service.records import (
     EngineSettings,
     Finding,
@@ -30,11 +30,12 @@ from service.records import (
     StudyProgress,
     ToAnatomy,
 )
+from service.study_names import not_of_modules
 
 
 class LoadedStudy(NamedTuple):
     arguments: type[msgspec.Struct]
-    run: Callable[[Bench, Any, Report], msgspec.Struct]
+    run: Callable[[Any, Any, Report], msgspec.Struct]
 
 
 STUDIES: dict[str, tuple[str, str, str]] = {
@@ -61,9 +62,13 @@ def find(name: str) -> LoadedStudy:
     return LoadedStudy(getattr(found, arguments), getattr(found, function))
 
 
-def run(bench: Bench, name: str, arguments: bytes, report: Report) -> msgspec.Struct:
-    """Run the study `name` with `arguments` as JSON. Raises StudyError for arguments that cannot work."""
+def run(bench: AnyBench, name: str, arguments: bytes, report: Report) -> msgspec.Struct:
+    """Run the study `name` with `arguments` as JSON. Raises StudyError for arguments that cannot work, and
+    for a study of language models where a module is served.
+    """
     study = find(name)
+    if not bench.kind.tokens and (why := not_of_modules(name)):
+        raise StudyError("wrong_workload", why, "study")
     try:
         decoded = msgspec.json.decode(arguments, type=study.arguments)
     except msgspec.DecodeError as error:
@@ -96,7 +101,7 @@ class FrontSocket:
         self._stream.close(linger_seconds=1.0)
 
 
-def work(front: FrontSocket, bench: Bench) -> int:
+def work(front: FrontSocket, bench: AnyBench) -> int:
     """Run each study that arrives until a Stop; returns the exit code.
 
     An exception other than StudyError leaves torch in an unknown state: it is sent as `study_failed`, and the
@@ -116,7 +121,7 @@ def work(front: FrontSocket, bench: Bench) -> int:
     return 0
 
 
-def _finding(front: FrontSocket, bench: Bench, study: Study) -> Finding:
+def _finding(front: FrontSocket, bench: AnyBench, study: Study) -> Finding:
     def report(text: str, done: int | None = None, total: int | None = None) -> None:
         front.send(StudyProgress(id=study.id, text=text, done=done, total=total))
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from service.anatomy.common import Report, counted
 from service.anatomy.operators.calls import DeviceWork
-from service.measure.cases import Bench, Case
+from service.measure.cases import AnyBench, AnyCase
 from service.measure.cpu_sampler import SamplerError
 from service.measure.rounds import in_rounds
 from service.measure.step_costs import SAMPLED_SECONDS, DispatchSplit, sample_case, sampled_split
@@ -45,7 +45,7 @@ class StepTimes:
 
 
 def time_steps(
-    bench: Bench, cases: Mapping[Key, Case], rounds: int, steps: int, study: str, report: Report
+    bench: AnyBench, cases: Mapping[Key, AnyCase], rounds: int, steps: int, study: str, report: Report
 ) -> dict[Key, StepTimes]:
     """Every case once per round, in a fresh order drawn from `study`: untimed steps, `steps` timed ones."""
     times = {key: StepTimes() for key in cases}
@@ -57,7 +57,7 @@ def time_steps(
     return times
 
 
-def _time_round(bench: Bench, case: Case, steps: int, sampled_seconds: float, times: StepTimes) -> None:
+def _time_round(bench: AnyBench, case: AnyCase, steps: int, sampled_seconds: float, times: StepTimes) -> None:
     before = getrusage(RUSAGE_THREAD).ru_nivcsw
     taken = [_step(bench, case) for _ in range(LEAD_STEPS + steps)][LEAD_STEPS:]
     times.switches += getrusage(RUSAGE_THREAD).ru_nivcsw - before
@@ -71,7 +71,7 @@ def _time_round(bench: Bench, case: Case, steps: int, sampled_seconds: float, ti
             times.no_samples = str(error)
 
 
-def _step(bench: Bench, case: Case) -> tuple[float, float]:
+def _step(bench: AnyBench, case: AnyCase) -> tuple[float, float]:
     """Seconds until the device is done, and until the call returns."""
     bench.synchronise()
     began = perf_counter_ns()

@@ -24,12 +24,13 @@ from service.anatomy.common import (
     resolve_bucket,
     resolve_case,
     resolve_modes,
+    resolve_phase,
 )
 from service.anatomy.operators.calls import CallsSeen, is_view, tensors_in
-from service.measure.cases import Bench, Case
+from service.measure.cases import AnyBench, AnyCase, Bench
 from service.modes import MODES, GradMode
 from service.records import Phase
-from service.step.buffers import Buffers
+from service.step.buffers import StepInputs
 from service.step.profiling import chrome_events, new_session
 from service.study_names import OF_THE_MODEL, TAPE_EXPRESSIONS
 
@@ -39,7 +40,7 @@ class TapeArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     expression: str = "block"
     batch_size: int = 1
-    phase: Phase = "decode"
+    phase: Phase | None = None
     mode: str | None = None
 
 
@@ -68,13 +69,14 @@ def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFin
     """Record and read the tape. Raises StudyError for arguments that cannot work."""
     modes = resolve_modes(bench, arguments.mode)
     bucket = resolve_bucket(bench, arguments.batch_size)
-    computation = choose_computation(bench, arguments.expression, bucket, arguments.phase)
+    phase = resolve_phase(bench, arguments.phase)
+    computation = choose_computation(bench, arguments.expression, bucket, phase)
     report(f"recording the tape of {computation.source}")
     tape = record(computation.run, Storages(computation.owned))
     untaped = [run_untaped(computation.run, computation.owned, grad) for grad in OFF]
     steps = []
     for mode in modes:
-        case = resolve_case(bench, mode, bucket, arguments.phase, report)
+        case = resolve_case(bench, mode, bucket, phase, report)
         report(f"one step of {mode}")
         steps.append(tape_of_step(bench, case))
     return TapeFinding(
@@ -82,7 +84,7 @@ def read_tape(bench: Bench, arguments: TapeArguments, report: Report) -> TapeFin
         source=computation.source,
         device=bench.device.type,
         batch_bucket=bucket,
-        phase=arguments.phase,
+        phase=phase,
         forward=tape.forward,
         backward=tape.nodes,
         leaves=tape.leaves,
@@ -458,19 +460,13 @@ def distinct_bytes(tensors: Iterable[Tensor]) -> int:
     return sum({_address(t): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-def owned_by(bench: Bench, buffers: Buffers) -> Iterator[tuple[OwnerKind, str, Tensor]]:
-    """Tensors that exist before a step of the served model: weights, buffers, cache and inputs."""
-    for name, parameter in bench.model.named_parameters():
+def owned_by(bench: AnyBench, inputs: StepInputs) -> Iterator[tuple[OwnerKind, str, Tensor]]:
+    """Tensors that exist before a step of what is served: weights, buffers, cache and inputs."""
+    for name, parameter in bench.module.named_parameters():
         yield "parameter", name, parameter
-    for name, buffer in bench.model.named_buffers():
+    for name, buffer in bench.module.named_buffers():
         yield "buffer", name, buffer
-    for layer, (keys, values) in enumerate(buffers.cache):
-        yield "cache", f"layer {layer} keys", keys
-        yield "cache", f"layer {layer} values", values
-    for length, chunk in buffers.chunks.items():
-        yield "input", f"chunk of {length}", chunk
-    for name in ("token", "positions", "last", "one"):
-        yield "input", name, getattr(buffers, name)
+    yield from inputs.owned()
 
 
 def _address(tensor: Tensor) -> int:
@@ -498,14 +494,14 @@ class TapeOfStep(msgspec.Struct, frozen=True, kw_only=True):
     step: Peak
 
 
-def tape_of_step(bench: Bench, case: Case) -> TapeOfStep:
+def tape_of_step(bench: AnyBench, case: AnyCase) -> TapeOfStep:
     """Run two steps of `case`: one with saved-tensor hooks, one that records allocations."""
-    saved = saved_during(case.call, Storages(owned_by(bench, case.buffers)))
+    saved = saved_during(case.call, Storages(owned_by(bench, case.inputs)))
     effective = MODES[case.mode].effect(bench.device.type).name
     return TapeOfStep(mode=case.mode, effective=effective, held=held(saved), step=peak_of(bench, case))
 
 
-def peak_of(bench: Bench, case: Case) -> Peak:
+def peak_of(bench: AnyBench, case: AnyCase) -> Peak:
     if bench.device.type == "cuda":
         return _peak_on_cuda(case)
     with new_session(bench.device, memory=True) as session:
@@ -526,7 +522,7 @@ def peak_of_events(events: Iterable[dict[str, Any]]) -> Peak:
     return Peak(peak_bytes=peak, allocations=sum(change > 0 for change in changes))
 
 
-def _peak_on_cuda(case: Case) -> Peak:
+def _peak_on_cuda(case: AnyCase) -> Peak:
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -14,12 +14,14 @@ from service.anatomy.common import (
     Report,
     StudyError,
     attached_note,
+    broken_notes,
     resolve_bucket,
     resolve_case,
     resolve_modes,
+    resolve_phase,
 )
 from service.anatomy.step_times import StepTimes, time_steps
-from service.measure.cases import Bench, Case
+from service.measure.cases import AnyBench, AnyCase
 from service.measure.rounds import paired_median_ratio
 from service.modes import MODES
 from service.records import Phase, SampleCounts
@@ -44,12 +46,12 @@ from service.step.trace import (
 
 
 class TimelineArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`against` is a second mode on the same axis; `out` is a folder for a trace."""
+    """`against` is a second mode on the same axis; `phase` None the main one; `out` a folder for a trace."""
 
     mode: str = "eager"
     against: str | None = None
     batch_size: int = 1
-    phase: Phase = "decode"
+    phase: Phase | None = None
     out: str | None = None
 
 
@@ -88,16 +90,17 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     blocks: list[TraceBlock]
 
 
-def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) -> TimelineFinding:
+def draw_timeline(bench: AnyBench, arguments: TimelineArguments, report: Report) -> TimelineFinding:
     """Record the steps. Raises StudyError for arguments that cannot work or a mode that does not compile."""
     bucket = resolve_bucket(bench, arguments.batch_size)
+    phase = resolve_phase(bench, arguments.phase)
     modes = resolve_modes(bench, arguments.mode)
     if arguments.against is not None:
         if arguments.against == arguments.mode:
             raise StudyError("invalid_request", "against: name another mode than mode", "against")
         modes += resolve_modes(bench, arguments.against, "against")
-    cases = [resolve_case(bench, mode, bucket, arguments.phase, report) for mode in modes]
-    notes = attached_note()
+    cases = [resolve_case(bench, mode, bucket, phase, report) for mode in modes]
+    notes = attached_note() + broken_notes(cases)
     report("timing steps without a profiler")
     times = list(time_steps(bench, dict(enumerate(cases)), ROUNDS, TIMED_STEPS, "timeline", report).values())
     report("recording steps with the profiler")
@@ -105,7 +108,7 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
     finding = TimelineFinding(
         device=bench.device.type,
         batch_bucket=bucket,
-        phase=arguments.phase,
+        phase=phase,
         tracks=tracks,
         speedup=paired_median_ratio(times[0].walls, times[1].walls) if len(times) == 2 else None,
         files=[] if arguments.out is None else [TRACE_FILE],
@@ -116,7 +119,7 @@ def draw_timeline(bench: Bench, arguments: TimelineArguments, report: Report) ->
     return finding
 
 
-def _track(bench: Bench, case: Case, times: StepTimes) -> Track:
+def _track(bench: AnyBench, case: AnyCase, times: StepTimes) -> Track:
     wall = median_interval(times.seconds)
     effect = MODES[case.mode].effect(bench.device.type)
     recorded = record_step(bench, case)
@@ -216,7 +219,7 @@ class StepBlocks(msgspec.Struct, frozen=True, kw_only=True):
     counted: ProfiledStep
 
 
-def record_step(bench: Bench, case: Case) -> StepBlocks:
+def record_step(bench: AnyBench, case: AnyCase) -> StepBlocks:
     attach_profiler(bench.device)
     events = record_steps(bench.device, case.call, LEAD_STEPS_UNDER_PROFILER + STEPS)
     return read_step(events, bench.device.type == "cuda", LEAD_STEPS_UNDER_PROFILER)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ import typer
 from rich.console import Console
 
 from service.cli.options import Device, Dtype, Model, bad_input, settings_from
-from service.study_names import OPERATOR_CALLS, ProbeName
+from service.study_names import OPERATOR_CALLS, ProbeName, not_of_modules
 
 if TYPE_CHECKING:
     from service.anatomy.common import Report
@@ -26,7 +27,10 @@ CALLS = ", ".join(f"'{call}'" for call in OPERATOR_CALLS.values())
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 BatchSize = Annotated[
     int | None,
-    typer.Option(help="Sequences, in the smallest bucket that holds them; above the largest one is added."),
+    typer.Option(
+        help="Sequences, in the smallest bucket that holds them; above the largest one is added. "
+        "Of a module: the batch."
+    ),
 ]
 More = Annotated[list[str] | None, typer.Option("--set", help="Any argument of the study, as NAME=VALUE.")]
 
@@ -36,7 +40,8 @@ def anatomy(
     mode: Annotated[str | None, typer.Option(help="The mode to examine.")] = None,
     batch_size: BatchSize = None,
     phase: Annotated[
-        Literal["decode", "prefill"] | None, typer.Option(help="The step to examine; default decode.")
+        Literal["decode", "prefill", "forward"] | None,
+        typer.Option(help="The step to examine; default decode, of a module forward."),
     ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="What each layer of PyTorch takes.")] = False,
     budget: Annotated[bool, typer.Option("--budget", help="Dispatch against kernels by batch.")] = False,
@@ -108,8 +113,10 @@ def _study(
 ) -> None:
     """Run the study `name` with those of `arguments` that are not None, and print its finding."""
     settings = settings_from(**served)
+    if not settings.workload.tokens and (why := not_of_modules(name)):
+        bad_input(why)
     size = arguments.get("batch_size")
-    if size is not None and size > max(settings.batch_sizes):
+    if size is not None and size > 0 and settings.workload.bucket(settings.batch_sizes, size) is None:
         settings = settings_from(**served, batch_sizes=[*settings.batch_sizes, size])
     given = (arguments | dict(map(_further_argument, more or ()))).items()
     encoded = msgspec.json.encode({key: value for key, value in given if value is not None})
@@ -118,7 +125,8 @@ def _study(
     from service.anatomy.show import show
 
     try:
-        with _progress(Console(stderr=True)) as report:
+        # What a module of the user's own prints is no part of the finding.
+        with redirect_stdout(sys.stderr), _progress(Console(stderr=True)) as report:
             report("loading the model")
             found = run(prepare_bench(settings.engine_settings("")), name, encoded, report)
     except StudyError as error:

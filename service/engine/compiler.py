@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 from torch._dynamo import config as dynamo_config
-from torch._dynamo.exc import ShortenTraceback, TorchDynamoException, Unsupported, UserError
+from torch._dynamo.exc import ShortenTraceback, TorchDynamoException, Unsupported
 from torch._dynamo.utils import counters, graph_break_reasons
 from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import InvalidCxxCompiler
@@ -133,10 +133,6 @@ def _remedy() -> str:
     names = sorted(name for name in os.environ if name.startswith(SETTINGS_OF_TORCH) and name != SET_HERE)
     settings = ", ".join(f"{name}={os.environ[name]}" for name in names)
     return f"start the service without {settings}" if settings else "leave the mode out"
-
-
-BREAKS = (Unsupported, UserError)
-"""What Dynamo raises of a model that is to be one graph, and has to be broken."""
 
 
 def not_one_graph(error: Unsupported, plain: Sequence[str]) -> str:

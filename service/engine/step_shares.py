@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from service.measure.cpu_sampler import SAMPLES_PER_SECOND, CpuSampler, Place, SamplerError
 from service.records import SIDES, Phase, SampleCounts, StepSplit
 from service.statistics.boundedness import dispatch_share
-from service.step.buffers import LEAD_STEPS, LEAD_STEPS_OF_PREFILL, StepInputs
+from service.step.buffers import StepInputs, lead_steps
 from service.step.callables import AnyStep
 from service.step.meters import SIZE_BITS, StepLabels
 
@@ -146,7 +146,7 @@ class StepShares:
         for (phase, bucket), step in steps.items():
             own = inputs[bucket]
             for arguments in (own.measured(phase), *islice(own.shapes(phase), 1, own.apart)):
-                for _ in range(LEAD_STEPS_OF_PREFILL if phase == "prefill" else LEAD_STEPS):
+                for _ in range(lead_steps(phase)):
                     step(*arguments)
                 with self.sampling(SAMPLES_PER_SECOND):
                     ends_ns = perf_counter_ns() + BURST_SECONDS * 1e9

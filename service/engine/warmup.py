@@ -11,7 +11,6 @@ import msgspec
 from torch._dynamo.exc import Unsupported
 
 from service.engine.compiler import (
-    BREAKS,
     CacheBroken,
     CacheRetry,
     ColdStarts,
@@ -28,7 +27,7 @@ from service.engine.workload import Check, ServedWorkload
 from service.modes import MODES, Effect, Mode
 from service.records import Attention, Compilation, ModeStatus, Phase
 from service.step.buffers import CALLS_TO_CAPTURE, StepArguments, StepInputs
-from service.step.callables import AnyStep
+from service.step.callables import BREAKS, AnyStep
 from service.step.device import free_memory, is_device_lost
 from service.step.graphs import counted_replays
 from service.step.process_state import resident_bytes

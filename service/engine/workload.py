@@ -108,16 +108,6 @@ class Forward:
     @classmethod
     def open(cls, settings: EngineSettings) -> Forward:
         """Raises ValueError, with the remedy, for what cannot work."""
-        for name, chosen, usual in (
-            ("LINEARS", settings.linears, "aten"),
-            ("BATCHING", settings.batching, "off"),
-            ("CONTEXT", settings.context, None),
-        ):
-            if chosen != usual:
-                raise ValueError(
-                    f"{name.lower()} {chosen} is for language models, and {settings.model} is a module: "
-                    f"start without LAUNCHBOUND_{name}"
-                )
         loaded = load_module(settings)
         inputs = {batch: ModuleInputs(loaded.user, batch) for batch in settings.batch_sizes}
         return cls(loaded, inputs)

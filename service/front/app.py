@@ -63,7 +63,7 @@ DIRECT_ROUTES: dict[str, tuple[DirectRoute, ...]] = {
 }
 """By workload: where the latency of a request is measured in tenths of a millisecond."""
 
-OF_WORKLOADS = {GENERATE.name: (generate, openai, studies), FORWARD.name: (forward,)}
+OF_WORKLOADS = {GENERATE.name: (generate, openai), FORWARD.name: (forward,)}
 """The routes that serve one kind of model only."""
 
 LAG_INTERVAL_SECONDS = 0.25
@@ -122,6 +122,7 @@ def create_app(
     guards = [Depends(require_key(settings))] if settings.api_key is not None else []
     v1 = APIRouter(prefix="/v1", dependencies=guards, responses=ACCESS_ERRORS)
     foreign = [routes for name, of_one in OF_WORKLOADS.items() if name != workload for routes in of_one]
+    v1.include_router(studies.of_language_models, include_in_schema=settings.workload.tokens)
     for routes in (generate, openai, forward, modes, studies, traces, runs):
         if routes not in foreign:
             v1.include_router(routes.router)

@@ -21,6 +21,7 @@ from pydantic.json_schema import WithJsonSchema
 from typing_extensions import TypedDict
 
 from service.modes import GradMode
+from service.records import Phase
 from service.study_names import LONGEST_CALL, OF_THE_MODEL, OPERATOR_CALLS, TAPE_EXPRESSIONS, operator_named
 
 Body = TypeVar("Body")
@@ -371,9 +372,6 @@ class CompletionBody(BaseModel):
             raise ValueError(NOT_SERVED)
         return value
 
-
-Phase = Literal["prefill", "decode"]
-"""Studies are of a language model's steps."""
 
 MOST_SIZE = 1024
 """Rows and columns of an operator's tensors: a product of two such matrices takes a tenth of a second."""

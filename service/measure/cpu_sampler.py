@@ -25,7 +25,7 @@ from service.measure.compiled_library import BuildError, compiled_library
 from service.measure.rounds import collector_off
 from service.measure.symbols import Namer, side_of
 from service.records import SIDES, Phase, SampleCounts, Side
-from service.step.buffers import LEAD_SECONDS, LEAD_STEPS, LEAD_STEPS_OF_PREFILL, TIMED_STEPS
+from service.step.buffers import LEAD_SECONDS, TIMED_STEPS, lead_steps
 
 SAMPLES_PER_SECOND = 997
 """Where a measurement asks for samples. A prime; faster slows the host more than kernels."""
@@ -45,8 +45,6 @@ MOST_ADDRESSES = 200_000
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _loaded: list[ctypes.PyDLL] = []
 _SAMPLE = np.dtype([("address", "<u8"), ("label", "<i8")])
-_LEAD: dict[Phase, int] = {"decode": LEAD_STEPS, "prefill": LEAD_STEPS_OF_PREFILL}
-_TIMED: dict[Phase, int] = {"decode": TIMED_STEPS, "prefill": 1}
 
 
 class SamplerError(RuntimeError):
@@ -205,13 +203,13 @@ def sample_steps(
 ) -> SampledSteps | None:
     """`run` until settled, for `timed_seconds`, then, sampled, for `sampled_seconds`.
 
-    Settling takes steps, not time: at least LEAD_STEPS or LEAD_STEPS_OF_PREFILL, and at least TIMED_STEPS of
-    decode are timed, however slow the machine. Steps are timed apart because every sample is an interrupt,
+    Settling takes steps, not time: at least `lead_steps`, and at least TIMED_STEPS (of prefill one) are
+    timed, however slow the machine. Steps are timed apart because every sample is an interrupt,
     and in CPU time, which stands still while another thread has the core. `beside` runs after each of them,
     neither timed nor sampled. None: there was no sample of kernel or host, or some were lost.
     """
-    _seconds_of(run, LEAD_SECONDS, beside, _LEAD[phase])
-    timed = _seconds_of(run, timed_seconds, beside, _TIMED[phase])
+    _seconds_of(run, LEAD_SECONDS, beside, lead_steps(phase))
+    timed = _seconds_of(run, timed_seconds, beside, 1 if phase == "prefill" else TIMED_STEPS)
     paused = None if beside is None else _paused(sampler, beside)
     try:
         with sampler.recording(samples_per_second) as places:

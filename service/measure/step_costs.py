@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from service.measure.cases import Bench, Case
+from service.measure.cases import AnyBench, AnyCase
 from service.measure.cpu_sampler import sample_steps
 from service.measure.rounds import Log
 from service.records import SampleCounts
@@ -37,7 +37,7 @@ class DispatchSplit:
     source: Literal["sampled", "measured"]
 
 
-def sample_case(bench: Bench, case: Case, seconds: float = SAMPLED_SECONDS) -> SampleCounts | None:
+def sample_case(bench: AnyBench, case: AnyCase, seconds: float = SAMPLED_SECONDS) -> SampleCounts | None:
     """The samples of `case`, which runs for so long; None where there are none. Raises SamplerError."""
     found = sample_steps(bench.sampler, case.call, case.phase, TIMED_SECONDS, seconds)
     return found.counts if found else None
@@ -113,7 +113,7 @@ def table_of(by_step: Sequence[Sequence[Event]]) -> KernelTable | None:
     )
 
 
-def kernel_table(bench: Bench, case: Case, report: Log) -> KernelTable | None:
+def kernel_table(bench: AnyBench, case: AnyCase, report: Log) -> KernelTable | None:
     """Profile a few steps of `case` on CUDA, one at a time; None where the profiler saw no kernels."""
     report("profiling kernels")
     attach_profiler(bench.device)

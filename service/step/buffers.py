@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ class SizedArguments(ModuleArguments):
 
 StepArguments = Arguments | ModuleArguments
 
+InputKind = Literal["cache", "input"]
+
 
 class StepInputs(Protocol):
     """The static inputs of a step at one batch size: every mode is called on the same ones."""
@@ -46,6 +48,9 @@ class StepInputs(Protocol):
 
     def varied(self) -> Iterator[StepArguments]:
         """The arguments in the same shapes with other values, as far as these matter to what is run."""
+
+    def owned(self) -> Iterator[tuple[InputKind, str, Tensor]]:
+        """Every tensor among them, with its name."""
 
 
 SHORTEST_CHUNK = 16
@@ -123,6 +128,15 @@ class Buffers:
     def varied(self) -> Iterator[Arguments]:
         """None: no value decides what is run."""
         return iter(())
+
+    def owned(self) -> Iterator[tuple[InputKind, str, Tensor]]:
+        for layer, (keys, values) in enumerate(self.cache):
+            yield "cache", f"layer {layer} keys", keys
+            yield "cache", f"layer {layer} values", values
+        for length, chunk in self.chunks.items():
+            yield "input", f"chunk of {length}", chunk
+        for name in ("token", "positions", "last", "one"):
+            yield "input", name, getattr(self, name)
 
     def with_own_positions(self) -> Buffers:
         """These buffers with `positions` and `last` of their own, zeros, which no other step moves."""
@@ -243,6 +257,12 @@ CALLS_TO_CAPTURE = 4
 
 LEAD_STEPS, LEAD_STEPS_OF_PREFILL = 10, 2
 """Before timed steps in a row: at batch 1 about ten pass until weights and code lie in the caches."""
+
+
+def lead_steps(phase: Phase) -> int:
+    """Before timed or sampled steps of `phase`, at least."""
+    return LEAD_STEPS_OF_PREFILL if phase == "prefill" else LEAD_STEPS
+
 
 LEAD_STEPS_OF_DISPATCH = 4
 """Before a timed call of a decode step alone: after other code the first reads up to 1.6 times too long."""

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import Unsupported, UserError
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
 from torch._inductor.runtime.cache_dir_utils import cache_dir
@@ -31,6 +32,9 @@ Step = Callable[[Tensor, Tensor, Tensor, Cache], tuple[Tensor, Tensor]]
 """(tokens, positions, last, cache) → (logits, greedy token); shapes as in `Served.forward`.
 
 Where a graph is replayed, the next call of any step may overwrite the result: copy what is to last."""
+
+BREAKS = (Unsupported, UserError)
+"""What Dynamo raises of a model that is to be one graph, and has to be broken."""
 
 AnyStep = Callable[..., Any]
 """A step of a served model or of a module, as code sees it that passes arguments and results on."""

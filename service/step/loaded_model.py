@@ -10,6 +10,7 @@ from typing import get_args
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo import config as dynamo_config
 from torch.nn import functional as F
 
 from models.opening import Opened, resolve
@@ -100,11 +101,32 @@ def prepare_device(settings: EngineSettings) -> tuple[torch.device, Precision, l
     return device, precision, cpus
 
 
+ENTRIES = 32
+"""Compiled forms that one function of a module may have for each mode and batch size; torch's own limit of 8
+is for all together.
+"""
+
+
 def load_module(settings: EngineSettings) -> LoadedModule:
     """Load the user's module that `settings` names. Raises ValueError, with the remedy, as `prepare_device`
-    does, and where the user's code cannot work.
+    does, for a setting of language models, and where the user's code cannot work.
     """
+    for name, chosen, usual in (
+        ("LINEARS", settings.linears, "aten"),
+        ("BATCHING", settings.batching, "off"),
+        ("CONTEXT", settings.context, None),
+    ):
+        if chosen != usual:
+            raise ValueError(
+                f"{name.lower()} {chosen} is for language models, and {settings.model} is a module: "
+                f"start without LAUNCHBOUND_{name}"
+            )
     device, precision, cpus = prepare_device(settings)
+    # Where a mode breaks the graph, what is compiled lies on the user's own functions, which all modes and
+    # batch sizes share. Beyond the limit torch runs them eagerly, and only warns.
+    limit = ENTRIES * len(settings.modes) * len(settings.batch_sizes)
+    dynamo_config.recompile_limit = limit
+    dynamo_config.accumulated_recompile_limit = 4 * limit
     user = load_user_module(settings.model, device, precision.weights)
     parameters = sum(p.numel() for p in user.module.parameters())
     return LoadedModule(device, precision, cpus, user, parameters)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from models.workload import ModuleError, UserModule
 from service.forward_records import BatchPlace
 from service.records import Phase
-from service.step.buffers import ModuleArguments, SizedArguments, static
+from service.step.buffers import InputKind, ModuleArguments, SizedArguments, static
 from service.step.module_step import dtype_name, leaves
 
 SEED = 0
@@ -175,6 +175,11 @@ class ModuleInputs:
         """Those of the first size."""
         self.prepare()
         return self.first.arguments
+
+    def owned(self) -> Iterator[tuple[InputKind, str, Tensor]]:
+        for one in self.by_size.values():
+            for name, tensor in one.tensors():
+                yield "input", name, tensor
 
     def varied(self) -> Iterator[ModuleArguments]:
         """Those of OTHER_SEEDS, one after the other in the same tensors."""

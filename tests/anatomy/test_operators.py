@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -152,11 +154,12 @@ class Breaking(nn.Module):
 
 def test_graphs_and_breaks_are_those_of_torchs_own_explanation(bench: Bench) -> None:
     case: Any = step_case(bench, lambda *arguments: arguments[:2])
-    broken: Any = type("Bench", (), {"model": Breaking(), "precision": bench.precision})()
-    found = trace(broken, case)
+    broken = Breaking()
+    made: Any = SimpleNamespace(build=partial(build_step, model=broken, precision=bench.precision))
+    found = trace(made, case)
     plain = Effect("plain")
     mode = replace(MODES["inference_mode"], cpu=plain, cuda=plain)
-    explained = torch._dynamo.explain(build_step(mode, broken.model))(*case.buffers.arguments("decode"))
+    explained = torch._dynamo.explain(build_step(mode, broken))(*case.buffers.arguments("decode"))
     bench.forget()
     graphs, breaks = found["graphs"], found["graph_breaks"]
     assert (graphs, found["graph_break_count"]) == (explained.graph_count, explained.graph_break_count)

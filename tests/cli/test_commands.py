@@ -45,7 +45,7 @@ LISTED: list[tuple[str, str, tuple[str, ...]]] = [
     ("serve", "--batching", get_args(Batching)),
     ("serve", "--log-format", ("text", "json")),
     ("serve", "--log-requests", ("all", "failed", "off")),
-    ("anatomy", "--phase", ("decode", "prefill")),
+    ("anatomy", "--phase", ("decode", "prefill", "forward")),
     ("sweep", "--preset", PRESETS),
     ("run", "--preset", PRESETS),
     ("fleet", "--preset", PRESETS),

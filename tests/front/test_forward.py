@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -318,10 +319,6 @@ def test_an_unknown_mode_is_a_404_and_a_module_that_cannot_be_sampled_a_409(modu
     [
         ("POST", GENERATE_PATH),
         ("POST", "/v1/modes/auto/generate"),
-        ("POST", "/v1/studies/operators"),
-        ("GET", "/v1/studies"),
-        ("POST", "/v1/probes/hidden-copy"),
-        ("GET", "/v1/modes/eager/anatomy"),
     ],
 )
 def test_a_route_of_language_models_is_a_409_that_names_the_right_one(
@@ -331,6 +328,41 @@ def test_a_route_of_language_models_is_a_409_that_names_the_right_one(
     assert error["type"] == "wrong_workload"
     assert "POST /v1/modes/{mode}/forward" in error["message"]
     assert f"the module {MODULE}" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/studies/tape"),
+        ("POST", "/v1/studies/rms-norm"),
+        ("GET", "/v1/probes"),
+        ("POST", "/v1/probes/hidden-copy"),
+    ],
+)
+def test_a_study_of_language_models_is_a_409_that_names_those_of_a_module(
+    module: Front, method: str, path: str
+) -> None:
+    error = refused(module.http.request(method, path, json={}), 409)
+    assert error["type"] == "wrong_workload"
+    assert "of a module try one of operators, timeline, budget, layers" in error["message"]
+
+
+def test_studies_of_a_module_are_of_its_call_in_a_batch_that_is_served(tmp_path: Path) -> None:
+    with running({"model": MODULE}, anatomy=tmp_path) as front:
+        front.await_ready()
+        unknown = refused(front.http.get("/v1/modes/eager/anatomy"), 404)
+        assert '"phase":"forward"' in unknown["message"]
+        for name, body in {"operators": {"mode": "eager", "batch_size": 4}, "timeline": {}}.items():
+            answer = front.http.post(f"/v1/studies/{name}", json=body)
+            assert answer.status_code == 200, answer.text
+        ran = [json.loads(line) for line in (tmp_path / "studies").read_text().splitlines()]
+        assert [(name, given["phase"]) for name, given in ran] == [
+            ("operators", "forward"), ("timeline", "forward"),
+        ]  # fmt: skip
+        assert front.http.get("/v1/modes/eager/anatomy?batch_size=4").status_code == 200
+        for param, value in {"batch_size": 2, "phase": "decode"}.items():
+            answer = front.http.post("/v1/studies/operators", json={"mode": "eager", param: value})
+            assert refused(answer, 422)["param"] == param
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/v1/chat/completions"])

@@ -13,6 +13,7 @@ from service.front.app import create_app
 from service.front.routes.pages import DESCRIPTIONS, EXAMPLES_FILE, describe
 from service.front.schemas import STUDY_BODIES
 from service.front.settings import Settings
+from service.study_names import OF_MODULES
 
 
 def described(model: str) -> dict[str, Any]:
@@ -95,6 +96,19 @@ def test_a_study_has_its_body_and_its_events_in_the_document(document: dict[str,
     assert {"application/json", "text/event-stream"} <= route["responses"]["200"]["content"].keys()
 
 
+def test_the_document_of_a_module_has_its_studies_alone(of_module: dict[str, Any]) -> None:
+    paths = of_module["paths"]
+    studies = {path.removeprefix("/v1/studies/") for path in paths if path.startswith("/v1/studies/")}
+    assert studies == {*OF_MODULES, "{identity}", "{identity}/files/{name}"}
+    assert not [path for path in paths if path.startswith("/v1/probes")]
+    body = paths["/v1/studies/timeline"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert (body["properties"]["phase"]["enum"], body["properties"]["phase"]["default"]) == (
+        ["forward"], "forward",
+    )  # fmt: skip
+    assert [example["phase"] for example in body["examples"]] == ["forward"]
+    assert body["properties"]["batch_size"]["enum"] == [1, 8]
+
+
 def test_no_route_declares_a_422_in_the_frameworks_shape_or_one_that_cannot_be(
     document: dict[str, Any],
 ) -> None:
@@ -149,12 +163,12 @@ def test_the_operations_are_those_whose_answers_are_recorded(
 def test_a_service_describes_the_routes_of_what_it_serves(
     document: dict[str, Any], of_module: dict[str, Any]
 ) -> None:
-    of_both = {"compare", "modes", "advice", "traces", "runs", "live", "ready", "metrics"}
+    of_both = {"compare", "modes", "advice", "traces", "runs", "live", "ready", "metrics", "run_operators"}
     assert of_both <= ids(document) & ids(of_module)
     assert {"forward", "forward_auto"} == ids(of_module) - ids(document)
-    assert {"generate", "generate_auto", "completions", "models", "run_operators"} <= ids(document) - ids(
-        of_module
-    )
+    assert {"generate", "generate_auto", "completions", "models", "run_tape", "probes"} <= ids(
+        document
+    ) - ids(of_module)
     forms = ("batch_size", "inputs", "safetensors")
     body = of_module["paths"]["/v1/modes/{mode}/forward"]["post"]["requestBody"]["content"]
     schema = body["application/json"]["schema"]

@@ -81,6 +81,7 @@ def test_each_study_is_run_with_its_defaults_and_its_finding_read_again(here: Pl
     [
         ("operators", {"mode": "fast"}, 404, "mode"),
         ("operators", {"batch_size": 0}, 422, "batch_size"),
+        ("operators", {"phase": "forward"}, 422, "phase"),
         ("operator", {"expression": "torch.load(a, b)"}, 422, "expression"),
         ("layers", {"operations": []}, 422, "operations"),
         ("tape", {"expression": "x.backward()"}, 422, "expression"),

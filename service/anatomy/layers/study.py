@@ -22,7 +22,7 @@ from service.anatomy.layers.variants import (
     time_variants,
     variants_of,
 )
-from service.measure.cases import Bench
+from service.measure.cases import AnyBench
 from service.modes import GradMode
 from service.statistics.intervals import Interval, median_interval
 from service.step.device_time import LEAST_SAMPLES
@@ -95,7 +95,7 @@ class LayersFinding(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
-def measure_layers(bench: Bench, arguments: LayersArguments, report: Report) -> LayersFinding:
+def measure_layers(bench: AnyBench, arguments: LayersArguments, report: Report) -> LayersFinding:
     """Time every variant of every operator and size. Raises StudyError without a C++ compiler."""
     autocast = bench.precision.autocast is not None if arguments.autocast is None else arguments.autocast
     loops = load_loops(bench.settings.cache_folder, report)

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from models.served import Served
 from service.anatomy.common import GRAD_MODES, autocast_of
-from service.measure.cases import Bench, Case
+from service.measure.cases import AnyBench, AnyCase
 from service.modes import Mode
 from service.statistics.intervals import Interval, median_interval
 from service.step.loaded_model import Precision
@@ -77,9 +77,9 @@ class StepCalls:
     events: int
 
 
-def record(case: Case, steps: int, operands: bool = False) -> list[StepCalls]:
+def record(case: AnyCase, steps: int, operands: bool = False) -> list[StepCalls]:
     """Run `steps` steps under the profiler. `operands` records shapes too, which slows it."""
-    attach_profiler(case.buffers.token.device)
+    attach_profiler(case.device)
     case.call()
     marks, overloads = profiled_events(case.call, STEP_MARK, steps, operands)
     return [
@@ -422,7 +422,7 @@ class DeviceWork:
     kernel_seconds: Interval | None
 
 
-def device_work(bench: Bench, case: Case) -> DeviceWork | None:
+def device_work(bench: AnyBench, case: AnyCase) -> DeviceWork | None:
     """What `case` does on the device, called as its clock calls it; None on a CPU."""
     if bench.device.type != "cuda":
         return None
@@ -433,7 +433,7 @@ def device_work(bench: Bench, case: Case) -> DeviceWork | None:
     return DeviceWork(typical_step(steps), median_interval(known) if known else None)
 
 
-def reported_waits(bench: Bench, case: Case) -> list[str]:
+def reported_waits(bench: AnyBench, case: AnyCase) -> list[str]:
     """The lines of one step that CUDA's sync debug mode reports; empty on a CPU."""
     if bench.device.type != "cuda":
         return []

@@ -18,14 +18,14 @@ from torch._inductor.output_code import CompiledFxGraph
 
 from service.anatomy.common import MedianSeconds, Report, StudyError
 from service.anatomy.operators.calls import SourceLine
-from service.measure.cases import Bench, Case
+from service.measure.cases import AnyBench, AnyCase
 from service.measure.rounds import in_rounds
 from service.modes import MODES, Effect
 from service.statistics.intervals import median_interval
-from service.step.callables import Step, build_step
+from service.step.callables import AnyStep
 
 
-def read_compiled(bench: Bench, case: Case, report: Report) -> dict[str, Any]:
+def read_compiled(bench: AnyBench, case: AnyCase, report: Report) -> dict[str, Any]:
     """The fields of a finding that are of the compiled step of `case`; recompiles: entries after the first.
 
     Raises StudyError where it ran no compiled code.
@@ -74,7 +74,7 @@ class GraphBreak(msgspec.Struct, frozen=True, kw_only=True):
     line: str | None
 
 
-def trace(bench: Bench, case: Case) -> dict[str, Any]:
+def trace(bench: AnyBench, case: AnyCase) -> dict[str, Any]:
     """Trace the step of `case` without `fullgraph`, in the same contexts, with a separate code object.
 
     `torch._dynamo.explain` would count the same, but resets every compiled entry of the process.
@@ -82,7 +82,7 @@ def trace(bench: Bench, case: Case) -> dict[str, Any]:
     backend = ExplainWithBackend("eager")
     traced = Effect(case.mode, {"backend": backend, "dynamic": False})
     mode = replace(MODES[case.mode], cpu=traced, cuda=traced)
-    build_step(mode, bench.model, precision=bench.precision)(*case.buffers.arguments(case.phase))
+    bench.build(mode)(*case.arguments)
     explained = backend.output()
     return {
         "graphs": explained.graph_count,
@@ -109,7 +109,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
     line: str | None
 
 
-def compiled_function(step: Step) -> Any:  # noqa: ANN401 - a function
+def compiled_function(step: AnyStep) -> Any:  # noqa: ANN401 - a function
     """The function inside `step` that `torch.compile` was called with; None where there is none."""
     pending: list[Any] = [step]
     while pending:
@@ -122,7 +122,7 @@ def compiled_function(step: Step) -> Any:  # noqa: ANN401 - a function
     return None
 
 
-def entries(step: Step) -> list[Any]:
+def entries(step: AnyStep) -> list[Any]:
     """The compiled cache entries of `step`; every one after the first is a recompile."""
     function = compiled_function(step)
     return [] if function is None else list(_debug_get_cache_entry_list(function.__code__))
@@ -217,7 +217,7 @@ class WrapperTimes(msgspec.Struct, frozen=True, kw_only=True):
     generated: MedianSeconds
 
 
-def time_wrappers(case: Case, graph: Any, inputs: list[Any]) -> WrapperTimes:  # noqa: ANN401
+def time_wrappers(case: AnyCase, graph: Any, inputs: list[Any]) -> WrapperTimes:  # noqa: ANN401
     """Time the warmed `case`, whose only generated graph is `graph`, called with `inputs`."""
     call = _on_an_idle_device(case.call_seconds, case)
     direct = _on_an_idle_device(lambda: _direct_seconds(graph, inputs), case)
@@ -248,14 +248,14 @@ def time_wrappers(case: Case, graph: Any, inputs: list[Any]) -> WrapperTimes:  #
     )
 
 
-def _on_an_idle_device(call: Callable[[], float], case: Case) -> Callable[[], float]:
+def _on_an_idle_device(call: Callable[[], float], case: AnyCase) -> Callable[[], float]:
     """`call` after a wait for the device: a full launch queue would block it, and read as dispatch."""
 
     def waited() -> float:
         torch.cuda.synchronize()
         return call()
 
-    return waited if case.buffers.token.is_cuda else call
+    return waited if case.device.type == "cuda" else call
 
 
 def _shortest(call: Callable[[], float], steps: int) -> float:

@@ -21,6 +21,7 @@ from service.anatomy.common import (
     resolve_bucket,
     resolve_case,
     resolve_modes,
+    resolve_phase,
 )
 from service.anatomy.operators.calls import (
     NO_DEVICE,
@@ -36,20 +37,22 @@ from service.anatomy.operators.calls import (
 )
 from service.anatomy.operators.compiled import FusedKernel, GraphBreak, Guard, WrapperTimes, read_compiled
 from service.anatomy.step_times import split_step
-from service.measure.cases import Bench, Case
+from service.measure.cases import AnyBench, AnyCase
 from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_share
 from service.measure.step_costs import SAMPLED_SECONDS, KernelTable, kernel_table
 from service.measure.symbols import rule_of
 from service.modes import MODES, Effect
 from service.records import Phase, SampleCounts, Side
 from service.statistics.intervals import Interval, median_interval
-from service.step.buffers import LEAD_STEPS, LEAD_STEPS_OF_PREFILL
+from service.step.buffers import lead_steps
 
 
 class OperatorsArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The step to list; `phase` None: the main one of what is served."""
+
     mode: str = "eager"
     batch_size: int = 1
-    phase: Phase = "decode"
+    phase: Phase | None = None
 
 
 class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,11 +99,12 @@ class OperatorsFinding(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def list_operators(bench: Bench, arguments: OperatorsArguments, report: Report) -> OperatorsFinding:
+def list_operators(bench: AnyBench, arguments: OperatorsArguments, report: Report) -> OperatorsFinding:
     """List one step's operators. Raises StudyError for a package, and for what is not configured."""
     effect = _effect(bench, arguments.mode)
     bucket = resolve_bucket(bench, arguments.batch_size)
-    case = resolve_case(bench, arguments.mode, bucket, arguments.phase, report)
+    phase = resolve_phase(bench, arguments.phase)
+    case = resolve_case(bench, arguments.mode, bucket, phase, report)
     compiler = read_compiled(bench, case, report) if effect.compiles else {}
     notes = attached_note()
     on_cuda = bench.device.type == "cuda"
@@ -157,7 +161,7 @@ def _notes(
         yield "on a CPU an operator's host time contains its kernel, and a sync point does not wait"
 
 
-def _effect(bench: Bench, mode: str) -> Effect:
+def _effect(bench: AnyBench, mode: str) -> Effect:
     resolve_modes(bench, mode)
     effect = MODES[mode].effect(bench.device.type)
     if effect.package is not None or effect.captured:
@@ -167,7 +171,7 @@ def _effect(bench: Bench, mode: str) -> Effect:
     return effect
 
 
-def _records(bench: Bench, case: Case, calls: tuple[OperatorCall, ...]) -> list[OperatorRecord] | None:
+def _records(bench: AnyBench, case: AnyCase, calls: tuple[OperatorCall, ...]) -> list[OperatorRecord] | None:
     with OperatorRecorder(thread_keys(MODES[case.mode], bench.device, bench.precision)) as recorder:
         case.call()
     names = [SAME_CALL.get(call.name, call.name) for call in calls]
@@ -292,7 +296,7 @@ class OperatorTimes:
     lead_seconds: list[float]
 
 
-def time_before_profiling(bench: Bench, case: Case, report: Report) -> Interval:
+def time_before_profiling(bench: AnyBench, case: AnyCase, report: Report) -> Interval:
     """Seconds of plain steps on CUDA, before the profiler's library is attached, which may lengthen them."""
     report("timing the step without the profiler")
     plain: list[float] = []
@@ -306,7 +310,7 @@ def _go_on(steps: int, began: float) -> bool:
     return steps < LEAST_STEPS or (steps < MOST_STEPS and perf_counter() - began < BUDGET_SECONDS)
 
 
-def _plain(bench: Bench, case: Case, untimed: int, timed: int) -> list[float]:
+def _plain(bench: AnyBench, case: AnyCase, untimed: int, timed: int) -> list[float]:
     """Seconds of a block of plain steps, each issued to an idle device."""
     for _ in range(untimed):
         case.call_seconds()
@@ -319,7 +323,7 @@ def _plain(bench: Bench, case: Case, untimed: int, timed: int) -> list[float]:
 
 
 def time_operators(
-    bench: Bench, case: Case, calls: tuple[OperatorCall, ...], report: Report
+    bench: AnyBench, case: AnyCase, calls: tuple[OperatorCall, ...], report: Report
 ) -> OperatorTimes:
     """Rounds of plain and profiled steps, until the budget is spent.
 
@@ -395,13 +399,13 @@ class NativeSamples(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-def sample_native(bench: Bench, case: Case, report: Report) -> NativeSamples:
+def sample_native(bench: AnyBench, case: AnyCase, report: Report) -> NativeSamples:
     """Sample steps for SAMPLED_SECONDS of CPU time, at least one. Without samples, `reason` is set."""
     if bench.device.type != "cpu":
         return NativeSamples(reason="on CUDA kernels run on the device, where no sample reaches")
     report("sampling native functions")
     try:
-        for _ in range(LEAD_STEPS if case.phase == "decode" else LEAD_STEPS_OF_PREFILL):
+        for _ in range(lead_steps(case.phase)):
             case.call()
         with bench.sampler.recording() as places:
             began = thread_time_ns()

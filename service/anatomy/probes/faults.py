@@ -158,7 +158,7 @@ def _with_shared_weights(model: Served) -> Served:
 
 
 def copied_tensors(probed: ProbedModel, run: Callable[[], object]) -> list[Operand]:
-    case = Case("inference_mode", "decode", lambda *_: run(), probed.buffers)  # type: ignore[arg-type]
+    case = Case("inference_mode", "decode", lambda *_: run(), probed.buffers)
     return [target for call in record(case, 1, operands=True)[0].calls for target in call.copied]
 
 

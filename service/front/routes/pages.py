@@ -115,7 +115,7 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
         model = f"{model_name(settings.model)}:{modes[0]}"
         served: Schema = {"mode": modes[0], "modes": modes[:2], "model": model}
         if not settings.workload.tokens:
-            served["batch_size"] = settings.batch_sizes[0]
+            served |= {"batch_size": settings.batch_sizes[0], "phase": settings.workload.main}
         tags: set[str] = set()
         examples = json.loads(EXAMPLES_FILE.read_text(encoding="utf-8"))
         for operation in (one for methods in document["paths"].values() for one in methods.values()):
@@ -133,7 +133,7 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             _show_answers(operation, examples, settings.workload)
         for name, schema in document["components"]["schemas"].items():
             for field, of_field in schema.get("properties", {}).items():
-                _narrow(field, of_field, {"phase": limits["phase"]})
+                _narrow(field, of_field, {"phase": ("string", {"enum": list(settings.workload.phases)})})
                 _describe(name, field, of_field)
         for name in FOREIGN_ERRORS:
             document["components"]["schemas"].pop(name, None)
@@ -162,7 +162,7 @@ def _limits(settings: Settings) -> dict[str, tuple[str, Schema]]:
         "modes": ("array", {"items": {"type": "string", "enum": modes}, "uniqueItems": True}),
         "model": ("string", models),
         "batch_size": ("integer", sizes),
-        "phase": ("string", {"enum": list(workload.phases)}),
+        "phase": ("string", {"enum": list(workload.phases), "default": workload.main}),
         "prompts": ("array", {"maxItems": most}),
         "prompt": ("array", {"maxItems": most}),
         "n": ("integer", {"maximum": min(most, MAX_COPIES)}),

@@ -43,19 +43,16 @@ class AppState:
             raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param=param)
 
     def bucket_of(self, batch_size: int, param: str = "batch_size") -> int:
-        """The batch size that `batch_size` runs in. Raises BadRequest, naming `param`, where there is none.
-
-        Prompts run in the smallest bucket that holds them; a module only in a size that is configured, as
-        nobody can say which of a stranger's dimensions may be padded.
-        """
-        buckets = self.settings.batch_sizes
-        if batch_size not in buckets and not self.settings.workload.tokens:
-            served = ", ".join(map(str, buckets))
-            remedy = f"send one of {served}, or start the service with --batch-sizes"
-            raise BadRequest(f"{param}: a batch of {batch_size} is not served here: {remedy}", param=param)
-        if not 1 <= batch_size <= buckets[-1]:
+        """The batch size that `batch_size` runs in. Raises BadRequest, naming `param`, where none is."""
+        buckets, workload = self.settings.batch_sizes, self.settings.workload
+        bucket = workload.bucket(buckets, batch_size)
+        if bucket is not None:
+            return bucket
+        if workload.tokens:
             raise BadRequest(f"{param} lies between 1 and {buckets[-1]} here, got {batch_size}", param=param)
-        return min(size for size in buckets if size >= batch_size)
+        served = ", ".join(map(str, buckets))
+        remedy = f"send one of {served}, or start the service with --batch-sizes"
+        raise BadRequest(f"{param}: a batch of {batch_size} is not served here: {remedy}", param=param)
 
     def asked(self, name: str, batch_size: int) -> Asked:
         """The mode that runs a request to `name`, which `check_mode` has let through."""

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
-from service.front.errors import BadRequest, ClientGone, LaunchboundError, NotFound
+from service.front.errors import BadRequest, ClientGone, LaunchboundError, NotFound, WrongWorkload
 from service.front.routes.answers import (
     BODY_ERRORS,
     EVENT_STREAM,
@@ -32,9 +32,10 @@ from service.front.routes.body import BodyReader
 from service.front.routes.engine_call import unless_gone
 from service.front.routes.problems import refuse
 from service.front.routes.state import AppState, state_of
-from service.front.schemas import STUDY_BODIES, Phase, StudyBody
+from service.front.schemas import STUDY_BODIES, StudyBody
 from service.front.study_runner import Heard, KeptFinding, StudyResult, unheard
-from service.study_names import PROBES
+from service.records import Phase
+from service.study_names import OF_MODULES, PROBES, not_of_modules
 
 
 class StudyProgressEvent(TypedDict):
@@ -62,6 +63,9 @@ class StudiesAnswer(TypedDict):
 
 
 router = APIRouter(tags=["anatomy"])
+
+of_language_models = APIRouter(tags=["anatomy"])
+"""Studies that refuse a module; to be included before `router`, which takes any other name."""
 
 FINDING: Responses = {200: {"model": dict[str, Any]}}
 STUDY: Responses = {
@@ -96,7 +100,7 @@ def _route(name: str, schema: type[StudyBody]) -> Callable[[Request], Awaitable[
     reader = BodyReader(schema)
 
     async def run(request: Request) -> Response:
-        state = state_of(request)
+        state = _state_for(name, request)
         body = await reader.read(request, state)
         return await _run(state, request, name, body)
 
@@ -104,7 +108,7 @@ def _route(name: str, schema: type[StudyBody]) -> Callable[[Request], Awaitable[
 
 
 for _name, _schema in STUDY_BODIES.items():
-    router.add_api_route(
+    (router if _name in OF_MODULES else of_language_models).add_api_route(
         f"/studies/{_name}",
         _route(_name, _schema),
         methods=["POST"],
@@ -150,7 +154,11 @@ async def anatomy(mode: str, request: Request, batch_size: int = 1, phase: Phase
     """The newest finding of POST /v1/studies/operators for this step; it runs nothing."""
     state = state_of(request)
     state.check_mode(mode)
-    arguments = {"mode": mode, "batch_size": state.bucket_of(batch_size), "phase": phase}
+    arguments = {
+        "mode": mode,
+        "batch_size": state.bucket_of(batch_size),
+        "phase": _phase(state, phase, "phase" in request.query_params),
+    }
     kept = state.findings.newest("operators", arguments)
     if kept is None:
         message = f"nothing has been found of this step yet: POST {encode_json(arguments).decode()} to"
@@ -192,11 +200,29 @@ def _checked(state: AppState, body: StudyBody) -> dict[str, Any]:
     if given.get("snapshot") and state.client.device == "cpu":
         message = "a snapshot is of CUDA's allocator, and this service runs on a CPU: leave it out"
         raise BadRequest(message, type="unsupported_here", param="snapshot")
+    if "phase" in type(body).model_fields:
+        given["phase"] = _phase(state, given["phase"], "phase" in body.model_fields_set)
     if "batch_size" in given:
         given["batch_size"] = state.bucket_of(given["batch_size"])
     if "batch_sizes" in given:
         given["batch_sizes"] = [state.bucket_of(size, "batch_sizes") for size in given["batch_sizes"]]
     return given
+
+
+def _phase(state: AppState, phase: Phase, is_given: bool) -> Phase:
+    """`phase`; where none is given, the main one of what is served. Raises BadRequest for another's."""
+    try:
+        return state.settings.workload.phase_of(phase if is_given else None)
+    except ValueError as error:
+        raise BadRequest(f"phase: {error}", param="phase") from None
+
+
+def _state_for(study: str, request: Request) -> AppState:
+    """Raises WrongWorkload where a module is served, and `study` is of language models."""
+    state = state_of(request)
+    if not state.settings.workload.tokens and (why := not_of_modules(study)):
+        raise WrongWorkload(why)
+    return state
 
 
 def _wants_events(request: Request) -> bool:
@@ -304,18 +330,19 @@ ProbeAnswer.__doc__ = "A step without and with the fault, the line to blame, the
 NAMES = Path(json_schema_extra={"enum": [*PROBES], "examples": ["hidden-copy"]})
 
 
-@router.get("/probes", responses={200: {"model": ProbesAnswer}})
-async def probes() -> Response:
+@of_language_models.get("/probes", responses={200: {"model": ProbesAnswer}})
+async def probes(request: Request) -> Response:
     """The probes by name, with what each teaches."""
+    _state_for("probes", request)
     listed = [{"name": name, "teaches": teaches} for name, teaches in PROBES.items()]
     return reply({"probes": listed})
 
 
-@router.post("/probes/{name}", responses={200: {"model": ProbeAnswer}, **STUDY_ERRORS})
+@of_language_models.post("/probes/{name}", responses={200: {"model": ProbeAnswer}, **STUDY_ERRORS})
 async def probe(name: Annotated[str, NAMES], request: Request) -> Response:
     """One pitfall, live: a step without and with it, the counter that moved, the line to blame, the cure."""
+    studies = _state_for("probes", request).studies
     if name not in PROBES:
         raise NotFound(f"no probe '{name[:64]}'; try one of {', '.join(PROBES)}", param="name")
-    studies = state_of(request).studies
     found = await unless_gone(request.receive, studies.study("probes", {"name": name}))
     return Response(found.body, headers={"Server-Timing": _spent(found)}, media_type="application/json")
