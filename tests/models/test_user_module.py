@@ -446,6 +446,22 @@ def test_an_error_of_a_call_is_explained_in_one_line(error: BaseException, said:
     assert "\n" not in explain(error)
 
 
+def test_the_error_behind_that_of_a_lazy_import_is_named_with_its_remedy() -> None:
+    error = ImportError("Could not import module 'T5Model'. Set the logging verbosity to DEBUG.")
+    error.__cause__ = RuntimeError("failed")
+    error.__cause__.__cause__ = ModuleNotFoundError("No module named 'PIL'")
+    said = explain(error)
+    assert ", caused by ModuleNotFoundError: No module named 'PIL': install that into" in said
+    assert "failed" not in said
+
+
+def test_a_cause_that_the_error_quotes_or_is_adds_nothing() -> None:
+    error = ValueError("of the reader: no such column")
+    for cause in (ValueError("no such column"), error):
+        error.__cause__ = cause
+        assert explain(error) == "ValueError: of the reader: no such column: correct that"
+
+
 def test_our_top_level_names_are_all_known() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {name.rstrip("*") for name in told["packages"]["find"]["include"]}
