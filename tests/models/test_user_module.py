@@ -168,6 +168,27 @@ def test_an_object_says_what_a_tuple_cannot(write: Write) -> None:
     assert loaded.inputs(5, 0).args[0].shape == (7, 5, 4)
 
 
+JOINED = """from types import SimpleNamespace as N
+""" + GOOD.replace(
+    "return nn.Linear(4, 2).eval(), inputs",
+    "return N(model=nn.Linear(4, 2).eval(), inputs=inputs, batch_dimension=None)",
+)
+
+
+def test_a_batch_need_be_no_dimension(write: Write) -> None:
+    write("net.py", JOINED.replace("randn(batch, 4)", "randn(50 * batch, 4)"))
+    loaded = load("net.py:build")
+    assert loaded.batch_dimension is None
+    assert [loaded.inputs(batch, 0).args[0].shape[0] for batch in (1, 2, 2)] == [50, 100, 100]
+    assert torch.equal(loaded.inputs(2, 3).args[0], loaded.inputs(2, 3).args[0])
+
+
+def test_a_batch_that_is_no_dimension_has_to_be_more_than_one_sample(write: Write) -> None:
+    write("net.py", JOINED.replace("randn(batch, 4)", "randn(50, 4)"))
+    said = "inputs(8, 0) of net.py:build gives no more numbers than inputs(1, 0)"
+    assert said in refused("net.py:build", batch=8)
+
+
 def test_complex_parameters_keep_their_imaginary_part(write: Write) -> None:
     factory = """model = nn.Linear(4, 2).eval()
     model.w = nn.Parameter(torch.tensor([1 + 2j]))
