@@ -151,8 +151,8 @@ def _refuse_unknown(name: str, found: list[tuple[str, Any]]) -> None:
                 f"{name} returns a {type(leaf).__name__} ({path}), which cannot be compared: return tensors, "
                 "or tuples, dicts and dataclasses of them (with transformers: use_cache=False)"
             )
-    if not any(isinstance(leaf, Tensor) for _, leaf in found):
-        raise Unservable(f"{name} returns no tensor: return what it computes")
+    if all(leaf is None for _, leaf in found):
+        raise Unservable(f"{name} returns nothing: return what it computes")
 
 
 def _unservable(name: str, batch: int, error: Exception) -> str:
