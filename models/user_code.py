@@ -288,6 +288,10 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 """By a pattern of the error's type and text: what to do."""
 
 
+MOST_CHARACTERS = 500
+"""Of an error's own text. Dynamo quotes the arguments of a call before it says what is wrong with them."""
+
+
 def explain(error: BaseException, otherwise: str = "correct that") -> str:
     """What a user's code raised, in one line: the error, where in that code, the remedy or `otherwise`.
 
@@ -301,7 +305,8 @@ def explain(error: BaseException, otherwise: str = "correct that") -> str:
 
 def _in_one_line(error: BaseException) -> str:
     message = error.msg if isinstance(error, SyntaxError) else str(error)
-    text = " ".join(message.split())[:300].replace(PREFIX, "")
+    text = " ".join(message.partition("\n  Hint: ")[0].split()).replace(PREFIX, "")
+    text = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

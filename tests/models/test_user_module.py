@@ -483,6 +483,20 @@ def test_a_cause_that_the_error_quotes_or_is_adds_nothing() -> None:
         assert explain(error) == "ValueError: of the reader: no such column: correct that"
 
 
+def test_what_dynamo_says_is_told_without_its_hints() -> None:
+    arguments = ", ".join(["FakeTensor(..., size=(4, 7))"] * 8)
+    error = RuntimeError(
+        f"cannot call\n  Explanation: ({arguments}): got uint8\n  Hint: double check\n\nfrom"
+    )
+    said = explain(error, otherwise="leave the mode out")
+    assert said.startswith("RuntimeError: cannot call Explanation: (FakeTensor(")
+    assert said.endswith("): got uint8: leave the mode out")
+
+
+def test_an_error_that_is_cut_says_so() -> None:
+    assert explain(ValueError("x" * 1000)) == f"ValueError: {'x' * 500}…: correct that"
+
+
 def test_our_top_level_names_are_all_known() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {name.rstrip("*") for name in told["packages"]["find"]["include"]}
