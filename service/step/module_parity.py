@@ -16,14 +16,11 @@ from service.step.callables import AnyStep
 from service.step.device import is_device_lost, is_out_of_memory
 from service.step.loaded_model import Precision
 from service.step.module_inputs import ModuleInputs
-from service.step.module_step import leaves
+from service.step.module_step import PLAIN, leaves
 from service.step.parity import OUT_OF_PARITY, Unservable, worst
 
 OUTPUT = "output"
 """What a module returns is called so."""
-
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
-"""What a module may return beside tensors."""
 
 
 def relative_tolerance(dtype: torch.dtype, products: int) -> float:
