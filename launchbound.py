@@ -15,9 +15,10 @@ from importlib.metadata import version
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from service.cli import check, fleet, peers, report, run, serve, study, sweep
-from service.cli.options import EXIT_BAD_INPUT, EXIT_CODES, EXIT_MACHINE
+from service.cli.options import EXIT_BAD_INPUT, EXIT_CODES, EXIT_MACHINE, bad_input
 
 
 class CommandLine(typer.Typer):
@@ -28,7 +29,19 @@ class CommandLine(typer.Typer):
             return super().__call__(*arguments, **options)
 
 
+class Commands(TyperGroup):
+    """The commands, of which each says in one line why it refuses a value."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - Typer's type of it is private
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            # Pydantic, which reads values, says first that they were refused.
+            bad_input(" ".join(error.format_message().replace("Value error, ", "").split()))
+
+
 app = CommandLine(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog=EXIT_CODES,

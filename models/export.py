@@ -143,7 +143,7 @@ def _mode(grad_mode: str, effect: Effect, device: str, autocast: str | None) -> 
     """The lines that define `step`, and what they need."""
     call, before = "model(*args, **kwargs)", ""
     if effect.package is not None:
-        before, call = _PACKAGE.substitute(options=repr(effect.package)), "packaged(*args, **kwargs)"
+        before, call = _PACKAGE.substitute(options=repr(effect.package)), _PACKAGED
     elif effect.compile is not None:
         given = ", ".join(f"{option}={value!r}" for option, value in effect.compile.items())
         before, call = f"compiled = torch.compile(model, {given})\n", "compiled(*args, **kwargs)"
@@ -163,14 +163,21 @@ def _mode(grad_mode: str, effect: Effect, device: str, autocast: str | None) -> 
     return step + (_CAPTURE if effect.captured else "")
 
 
-_PACKAGE = Template("""folder = tempfile.TemporaryDirectory()
+_PACKAGE = Template("""from torch.utils._pytree import tree_leaves, tree_unflatten, treespec_loads
+
+folder = tempfile.TemporaryDirectory()
 with torch.no_grad():
     program = torch.export.export(model, args, kwargs)
     package = torch._inductor.aoti_compile_and_package(
         program, package_path=f"{folder.name}/step.pt2", inductor_configs=$options
     )
-packaged = torch._inductor.aoti_load_package(package)
+# Arguments are taken apart once: at every call that may take longer than the call.
+packaged = torch._inductor.aoti_load_package(package).loader
+tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+results = treespec_loads(packaged.get_call_spec()[1])
 """)
+
+_PACKAGED = "tree_unflatten(packaged.boxed_run(list(tensors)), results)"
 
 _FREEZE = """
 

@@ -18,6 +18,10 @@ InductorOptions = dict[str, Any]
 """Settings of `torch._inductor.config` by name."""
 
 
+def _within(contexts: list[str], statement: str) -> str:
+    return f"with {', '.join(contexts)}: {statement}" if contexts else statement
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What a mode really does on one kind of device: its effective name, and the reason where it differs.
@@ -56,20 +60,38 @@ class Effect:
         return replace(self, compile={**self.compile, "fullgraph": False}) if self.compile else self
 
     def in_pytorch(self, grad_mode: GradMode) -> str:
-        """The PyTorch that does the same in a program of one's own: `with torch.inference_mode(): …`."""
-        call = "model(x)"
+        """The PyTorch that does the same in a program of one's own, a line per statement.
+
+        `model` is the reader's module, `x` its input; the result is `output`.
+        """
         if self.package is not None:
             return (
-                "program = torch.export.export(model, (x,)); path = "
-                f"torch._inductor.aoti_compile_and_package(program, inductor_configs={self.package!r}); "
-                "torch._inductor.aoti_load_package(path)(x)"
+                # Where grad mode is on, nothing is frozen.
+                "from torch._inductor import aoti_compile_and_package, aoti_load_package\n"
+                "with torch.no_grad():\n"
+                "    program = torch.export.export(model, (x,))\n"
+                f"    options = {self.package!r}\n"
+                "    path = aoti_compile_and_package(program, inductor_configs=options)\n"
+                "    output = aoti_load_package(path)(x)"
             )
+        contexts = [] if grad_mode == "enabled" else [f"torch.{grad_mode}()"]
+        freezing = ["torch._inductor.config.patch(freezing=True)"] if self.freezes else []
+        call, first = "model(x)", "model(x)"
         if self.compile is not None:
             given = ", ".join(f"{name}={value!r}" for name, value in self.compile.items())
-            call = f"torch.compile(model, {given})(x)"
-        if self.captured:
-            call = f"graph.replay() of torch.cuda.graph(graph): {call}"
-        return call if grad_mode == "enabled" else f"with torch.{grad_mode}(): {call}"
+            compiled = f"torch.compile(model, {given})"
+            call, first = f"{compiled}(x)", f"model = {compiled}; model(x)"
+        if not self.captured:
+            return _within([*contexts, *freezing], f"output = {call}")
+        capture = "torch.cuda.graph(graph := torch.cuda.CUDAGraph())"
+        return "\n".join(
+            [
+                # What compiles or allocates at the first call cannot be captured.
+                _within([*contexts, *freezing], first),
+                _within([*contexts, capture], "output = model(x)"),
+                "graph.replay()",
+            ]
+        )
 
     @property
     def by_operator(self) -> bool:

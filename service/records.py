@@ -143,6 +143,11 @@ class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     device_span_steps_seconds: list[float] = []
     period_steps_seconds: list[float] = []
 
+    @property
+    def calls_seconds(self) -> float | None:
+        """The calls alone; on CUDA, where one is issued while another runs, from the first to the last."""
+        return self.wall_seconds if self.sync_wait_seconds is None else self.period_seconds
+
 
 class StepGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of one phase and batch bucket. `rows`: sequences in them, summed over steps, without padding."""
@@ -412,11 +417,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForwardWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a module is to be called on, `calls` times in a row, in place of prompts.
-
-    On inputs that it has itself for a batch of `batch_size`, by `seed`; or on `inputs`, the JSON of a list
-    or an object of nested lists, of which the engine alone knows dtypes and shapes. `outputs`: the results
-    of the last call are answered.
+    """What a module is called on, `calls` times in a row: its own inputs, by `batch_size` and `seed`; or
+    `inputs`, JSON of nested lists, of shapes that the engine knows. `outputs`: answer the last result.
     """
 
     batch_size: int

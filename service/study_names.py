@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 OPERATOR_CALLS: dict[str, str] = {
     "add": "torch.add(x, y)",
@@ -53,6 +54,11 @@ def _numbered(call: str) -> tuple[str, str]:
 
 LONGEST_CALL = 80
 """Characters of a call's text; no known one has as many."""
+
+ProbeName = Literal[
+    "graph-break", "recompile", "unbucketed-shape", "sync-point", "hidden-copy", "allocator-churn",
+    "grad-mode-mismatch", "thread-change", "custom-op", "autocast",
+]  # fmt: skip
 
 PROBES: dict[str, str] = {
     "graph-break": "a call that the compiler cannot trace splits one graph into several, with Python between",

@@ -33,7 +33,7 @@ from loadtests.plan.cells import read_prompts
 from loadtests.run.folder import REPOSITORY, now
 from loadtests.run.machine import off_cores
 from loadtests.run.rows import RowsError, each_row
-from loadtests.run.run_file import RUN_FILE, SweepRun, read_run
+from loadtests.run.run_file import INTERRUPTED, RUN_FILE, SweepRun, read_run
 from loadtests.run.target import Target, Unreachable, workload_of
 from service.parent_death import owned
 from service.workloads import GENERATE
@@ -164,7 +164,7 @@ def run_peers(
         try:
             comparison.measure(document["modes"], target, stack)
         except KeyboardInterrupt:
-            run.stopped_because = "interrupted"
+            run.stopped_because = INTERRUPTED
             report("interrupted: what is measured so far is kept")
     run.ended = now()
     comparison.write()

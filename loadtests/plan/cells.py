@@ -157,6 +157,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Requests of the least number of rounds, warm-up not counted."""
         return self.rounds * sum(cell.requests for cell in self.cells)
 
+    @property
+    def sampled_requests(self) -> int:
+        """On a CPU the further ones in these rounds whose steps are sampled: one per closed-loop block."""
+        return self.rounds * sum(not cell.open_loop for cell in self.cells)
+
     def of_calls(self, calls: Mapping[int, int] | None = None) -> Plan:
         """This plan for a module: each closed-loop cell once, without prompts and new tokens.
 

@@ -82,12 +82,15 @@ def estimate_seconds(plan: Plan, model: str | None) -> tuple[float, float]:
 
 
 def _round_seconds(cells: Iterable[Cell]) -> float:
-    """Of an open loop the mean gaps of arrivals, or the service's own time where that is longer."""
+    """Of an open loop the mean gaps of arrivals, or the service's own time where that is longer.
+
+    Of a closed loop one more request, whose steps are sampled.
+    """
     found = 0.0
     for cell in cells:
         own = request_seconds(cell)
         gap = own / (cell.load or 1.0) if cell.rate is None else 1 / cell.rate
-        found += cell.requests * max(own, gap)
+        found += cell.requests * max(own, gap) + (0.0 if cell.open_loop else own)
     return found
 
 
@@ -108,8 +111,9 @@ def describe(plan: Plan, model: str | None = None) -> str:
     named = f", model {model}" if model else ""
     lines = [
         f"preset {plan.preset}{named}, seed {plan.seed}: {len(plan.cells)} cells × {plan.rounds} rounds, "
-        f"{plan.requests} requests, which take about {seconds:.0f} s ({seconds / 60:.1f} min) on the "
-        "reference machine; the start of the service comes on top, minutes with an empty compile cache"
+        f"{plan.requests} requests, on a CPU {plan.sampled_requests} more whose steps are sampled, which "
+        f"take about {seconds:.0f} s ({seconds / 60:.1f} min) on the reference machine; the start of the "
+        "service comes on top, minutes with an empty compile cache"
     ]
     if len(checks) > 1:
         lines.append(

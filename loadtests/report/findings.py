@@ -201,7 +201,7 @@ class Findings:
         reference = self._plain(cell.group)
         comparison = self.compared(reference, cell)
         if reference is None or comparison is None:
-            return Payback(None, None, "unknown", "unknown")
+            return Payback.of_none(None, None, "unknown")
         cost = cost_of(status, bucket_of(cell.batch_size, run.engine.get("batch_buckets") or []))
         plain, own = (typical(self.results.medians(one.name)).value for one in (reference, cell))
         return pay_back(reference.mode, comparison, plain, own, cost)

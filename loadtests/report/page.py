@@ -29,7 +29,7 @@ STYLE = {
 @dataclass(frozen=True, slots=True)
 class Text:
     """A cell: its text, the `span` of its interval, lines `under` it, a verdict, the colour of the dot before
-    it, and what only the page has, an SVG.
+    it, what only the page has, an SVG, and `code` to copy, which a terminal shows below the table.
     """
 
     text: str
@@ -38,6 +38,7 @@ class Text:
     word: str = ""
     colour: str = ""
     chart: str = ""
+    code: str = ""
 
     def __str__(self) -> str:
         value = f"{self.text} ({self.span})" if self.span else self.text
@@ -63,8 +64,12 @@ class Table:
 def as_markdown(table: Table) -> str:
     """The table alone, without title and note."""
     lines = [table.heads, ["---"] * len(table.heads)]
-    lines += [[str(cell).replace("|", "\\|") for cell in row] for row in table.rows]
+    lines += [[_markdown(cell).replace("|", "\\|") for cell in row] for row in table.rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _markdown(cell: Text) -> str:
+    return "<br>".join([str(cell), *(f"`{line}`" for line in cell.code.splitlines())])
 
 
 def print_table(table: Table, console: Console, left_out: Collection[str] = ()) -> None:
@@ -88,6 +93,8 @@ def print_table(table: Table, console: Console, left_out: Collection[str] = ()) 
         cells = [row[number] for number in kept]
         shown.add_row(*(Styled(str(cell), style=STYLE.get(cell.word, "")) for cell in cells))
     console.print(shown)
+    for cell in (cell for row in table.rows for cell in row if cell.code):
+        console.print(Styled(f"{cell.text} in PyTorch:\n{cell.code}\n"), soft_wrap=True)
 
 
 TEMPLATES = Path(__file__).with_name("templates")

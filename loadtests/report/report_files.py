@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.text import Text as Styled
 from loadtests.report import load_section, plots, wording
 from loadtests.report.findings import Findings
 from loadtests.report.page import Plot, print_table, write_page
-from loadtests.report.sections import context, mode_tables
+from loadtests.report.sections import answer, context, mode_tables
 from loadtests.report.summaries import Count, PhaseMeans, Requests, Verdict
 from loadtests.run.gates import write_validation
 from service.statistics.choice import CONFIDENCE
@@ -100,6 +101,8 @@ def summary_records(findings: Findings) -> Iterator[dict[str, Any]]:
             "word_against_plain": plain and plain.word,
             **_count(f"payback_{words.timed}s", back.requests),
             **_count(f"cold_payback_{words.timed}s", back.cold_requests),
+            **_count(f"all_payback_{words.timed}s", back.all_requests),
+            **_count(f"all_cold_payback_{words.timed}s", back.all_cold_requests),
             "payback_reference": back.reference,
         }
 
@@ -199,6 +202,8 @@ def _batch(verdict: Verdict) -> dict[str, Any]:
         "speedup_over_eager": eager and msgspec.to_builtins(eager.speedup),
         f"payback_{timed}s": shipped and _typical(shipped.payback.requests),
         f"cold_payback_{timed}s": shipped and _typical(shipped.payback.cold_requests),
+        f"all_payback_{timed}s": shipped and _typical(shipped.payback.all_requests),
+        f"all_cold_payback_{timed}s": shipped and _typical(shipped.payback.all_cold_requests),
         "batch_size": verdict.batch_size,
         "ship": choice and choice.ship,
         "state": choice.state if choice else "not resolved",
@@ -213,7 +218,7 @@ def _typical(requests: Requests) -> int | None:
     return requests.typical if isinstance(requests, Count) else None
 
 
-# The results as a terminal shows them: failed gates first, the report's tables, then its sentences
+# The results as a terminal shows them: failed gates first, the tables, then the answer and its reasons
 
 LEFT_OUT = {
     "first token", "requests to pay back, this start", "calls to pay back, this start", "from an empty cache",
@@ -237,6 +242,8 @@ def print_findings(findings: Findings, console: Console) -> None:
             if table.title:  # without one it has details of the table before it
                 print_table(table, console)
         say(f"{section.note}\n")
+    if findings.main:  # the note is about bars, which only the page has
+        print_table(replace(answer(findings.main, findings), note=""), console)
     say(wording.headline(findings), "bold")
     for _, sentence in wording.reasons(findings):
         say(sentence)

@@ -333,7 +333,7 @@ def _totals(anew: pl.Expr, phases: Sequence[Phase]) -> list[pl.Expr]:
 def of_one_call(rows: pl.DataFrame) -> pl.DataFrame:
     """`rows` of a module with the times of one of a request's calls in place of the request's.
 
-    `other` is what lies between two calls. A call has no queue, and no total of a server.
+    `other` is, on CUDA, what lies between two calls. A call has no queue, and no total of a server.
     """
     calls = pl.col("forward_steps")
     own = [name for name in rows.columns if re.match(r"forward_.*_seconds|forward_minor_faults", name)]

@@ -70,8 +70,7 @@ def context(findings: Findings, plots: Sequence[Plot]) -> dict[str, Any]:
 def _notices(findings: Findings) -> Iterator[tuple[str, str]]:
     results = findings.results
     if not results.failed_gates:
-        count = sum(gate.passed is True and not gate.warning for gate in results.gates)
-        yield "", f"Valid run: all {count} checks of the sweep passed (errors, parity, counts, load)"
+        yield "", "Valid run: no check of errors, parity, counts or load failed (see Validity)"
     for gate in results.warnings:
         yield "warn", f"warning: {gate.name}: {gate.detail}"
 
@@ -147,13 +146,13 @@ def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str, s
         few = Text("not resolved", under=(wording.gain(verdict),))
         return [batch, Text("–"), Text("–"), few, *[Text("–")] * (2 if plain.cell.mode == BASELINE else 3)]
     name = shipped.cell.mode
-    under = [shipped.runs_as]
+    under, code = [shipped.runs_as], ""
     if name not in shown and (mode := MODES.get(name)):
-        under.append(findings.results.run.effect(mode).in_pytorch(mode.grad_mode))
+        code = findings.results.run.effect(mode).in_pytorch(mode.grad_mode)
         shown.add(name)
     if shipped.disturbed or plain.disturbed:
         under.append("disturbed: the engine was preempted while this was measured")
-    flag = Text(f"--modes {name}", under=lines(*under), colour=colour(name))
+    flag = Text(f"--modes {name}", under=lines(*under), colour=colour(name), code=code)
     if shipped.against_plain is None:
         gain = Text("–")
     else:
@@ -238,7 +237,7 @@ def _note_on_modes(findings: Findings) -> str:
     parts = (
         "Parts are means per request; with “outside” (HTTP and the client) they add up to the mean latency"
         if words.has_tokens
-        else "Parts are means per call, and add up to its mean time; “other” is what lies between two calls"
+        else "Parts are means per call, and add up to its mean time; on CUDA “other” lies between two calls"
     )
     return (
         f"{capital(words.latency)} is the typical round's median, in ms, with its 95 % "

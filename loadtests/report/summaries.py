@@ -140,27 +140,35 @@ class Cost:
     """What one mode's compilations of one batch bucket took, decode and prefill, in seconds.
 
     `seconds` is this start's, from a compile cache that was `cache`; `cold_seconds` with an empty one, None
-    where that was never seen. `all_seconds` is this start's of all batch buckets, which must be compiled
-    before the mode is ready.
+    where that was never seen. `all_seconds` and `all_cold_seconds` are the same of all batch buckets, which
+    must be compiled before the mode is ready.
     """
 
     seconds: float
     cache: CacheState
     cold_seconds: float | None
     all_seconds: float
+    all_cold_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Payback:
     """Requests of one batch size until `cost` is paid back, against `reference`: by this start, and cold.
 
-    `reference` is the best mode without a compiler. `cost` None: nothing is compiled, or it is unknown.
+    `all_requests` and `all_cold_requests` pay back the compilations of all batch buckets. `reference` is the
+    best mode without a compiler. `cost` None: nothing is compiled, or it is unknown.
     """
 
     reference: str | None
     cost: Cost | None
     requests: Requests
     cold_requests: Requests
+    all_requests: Requests
+    all_cold_requests: Requests
+
+    @classmethod
+    def of_none(cls, reference: str | None, cost: Cost | None, reason: Reason) -> Payback:
+        return cls(reference, cost, reason, reason, reason, reason)
 
 
 def is_compiled(status: Mapping[str, Any]) -> bool:
@@ -174,17 +182,28 @@ def bucket_of(batch_size: int, buckets: list[int]) -> int:
 def cost_of(status: Mapping[str, Any], bucket: int) -> Cost | None:
     """The cost of a mode's compilations for `bucket`; None where they are not recorded one by one."""
     # Runs of method 4 and before have a second model's beside the mode's own.
-    own = [c for c in status.get("compilations") or [] if c["batch"] == bucket and not c.get("twin")]
+    every = [c for c in status.get("compilations") or [] if not c.get("twin")]
+    own = [compilation for compilation in every if compilation["batch"] == bucket]
     if not own:
         return None
     cold = [bool(compilation["cold"]) for compilation in own]
-    colds = [c["seconds"] if c["cold"] else c.get("cold_seconds") for c in own]
     return Cost(
         seconds=sum(compilation["seconds"] for compilation in own),
         cache="cold" if all(cold) else "partly warm" if any(cold) else "warm",
-        cold_seconds=None if None in colds else sum(colds),
-        all_seconds=sum(c["seconds"] for c in status["compilations"] if not c.get("twin")),
+        cold_seconds=_cold_seconds(own),
+        all_seconds=sum(compilation["seconds"] for compilation in every),
+        all_cold_seconds=_cold_seconds(every),
     )
+
+
+def _cold_seconds(compilations: list[dict[str, Any]]) -> float | None:
+    total = 0.0
+    for compilation in compilations:
+        seconds = compilation["seconds"] if compilation["cold"] else compilation.get("cold_seconds")
+        if seconds is None:
+            return None
+        total += seconds
+    return total
 
 
 def pay_back(
@@ -199,22 +218,24 @@ def pay_back(
     if comparison.word != "faster" or own_seconds >= reference_seconds:
         sure = comparison.word == "slower" or (comparison.word != "undecided" and comparison.equivalent)
         reason: Reason = "never" if sure else "undecided"
-        return Payback(reference, cost, reason, reason)
+        return Payback.of_none(reference, cost, reason)
     if cost is None:
-        return Payback(reference, None, "unknown", "unknown")
+        return Payback.of_none(reference, None, "unknown")
     ends = [reference_seconds * (1 - 1 / end) for end in (comparison.speedup.low, comparison.speedup.high)]
     saved = (reference_seconds - own_seconds, *ends)
-    cold: Requests = "unknown" if cost.cold_seconds is None else _count(cost.cold_seconds, *saved)
-    return Payback(reference, cost, _count(cost.seconds, *saved), cold)
+    spent = (cost.seconds, cost.cold_seconds, cost.all_seconds, cost.all_cold_seconds)
+    return Payback(reference, cost, *(_count(seconds, *saved) for seconds in spent))
 
 
-def _count(seconds: float, saved: float, least_saved: float, most_saved: float) -> Count:
+def _count(seconds: float | None, saved: float, least_saved: float, most_saved: float) -> Requests:
     """Every round counts for the speed-up's ends, and both modes' own for `saved`, which may lie outside."""
+    if seconds is None:
+        return "unknown"
     typical, most, least = (math.ceil(seconds / each) for each in (saved, least_saved, most_saved))
     return Count(typical, min(typical, least), max(typical, most))
 
 
-NOTHING = Payback(None, None, "nothing to pay back", "nothing to pay back")
+NOTHING = Payback.of_none(None, None, "nothing to pay back")
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,7 +257,10 @@ def _at(found: Crossover) -> str:
 
 
 def paid_back(summary: Summary) -> list[str]:
-    """After how many requests of this batch size its compilations have paid back, from which cache."""
+    """After how many requests of this batch size its compilations have paid back, from which cache.
+
+    First of this batch size's compilations, then of those of all batch sizes.
+    """
     back, cost = summary.payback, summary.payback.cost
     if back.requests == "nothing to pay back":
         return []
@@ -266,11 +269,13 @@ def paid_back(summary: Summary) -> list[str]:
         return [_requests(back.requests), *against]
     found = [
         _requests(back.requests),
-        f"{in_seconds(cost.seconds)} to compile this batch size ({cost.cache} cache)",
-        f"{in_seconds(cost.all_seconds)} to compile all of them",
+        f"if this batch size alone is compiled ({in_seconds(cost.seconds)}, {cost.cache} cache)",
+        f"{_requests(back.all_requests)} if all are ({in_seconds(cost.all_seconds)})",
     ]
     if cost.cache != "cold":
-        found.append(f"{_requests(back.cold_requests)} from an empty cache ({in_seconds(cost.cold_seconds)})")
+        own, every = in_seconds(cost.cold_seconds), in_seconds(cost.all_cold_seconds)
+        found.append(f"{_requests(back.cold_requests)} from an empty cache ({own})")
+        found.append(f"{_requests(back.all_cold_requests)} if all are, from an empty cache ({every})")
     return [*found, *against]
 
 

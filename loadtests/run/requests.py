@@ -120,7 +120,7 @@ def _is_whole(document: dict[str, Any], cell: Cell) -> bool:
     if cell.calls is None or not isinstance(timings, dict):
         return "timings" in document
     forward = timings.get("forward") or {}
-    return forward.get("steps") == cell.calls and forward.get("period_seconds") is not None
+    return forward.get("steps") == cell.calls and forward.get("wall_seconds") is not None
 
 
 def _text_digest(document: dict[str, Any]) -> str:

@@ -127,12 +127,12 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def compared_seconds(self) -> float:
         """What modes are compared by: latency from the intended start; of a module, the time of one call.
 
-        HTTP is no part of a call. A request of a module that succeeded has its period and its steps.
+        HTTP is no part of a call. A request of a module that succeeded has the time of its calls.
         """
         forward = self.forward
-        if forward is None or forward.period_seconds is None:
+        if forward is None or forward.calls_seconds is None:
             return self.latency_from_intended_seconds
-        return forward.period_seconds / forward.steps
+        return forward.calls_seconds / forward.steps
 
     @property
     def steps(self) -> int:

@@ -92,7 +92,9 @@ def described(status: ModeStatus) -> str:
 
 @app.command(epilog="Example: launchbound selftest --only injected,sampling-rate")
 def selftest(
-    only: Annotated[str | None, typer.Option(help="Checks to run, with commas; a partial selftest.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Checks to run, comma-separated: a partial selftest.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Default results/selftest-<UTC>-<commit>.")] = None,
     model: Model = None,
     device: Device = None,

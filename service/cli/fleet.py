@@ -13,6 +13,7 @@ from rich.console import Console
 from service.cli.options import (
     EXIT_MACHINE,
     Json,
+    Preset,
     bad_input,
     ended_in_order,
     installing,
@@ -28,9 +29,9 @@ app = typer.Typer()
 @app.command(epilog="Example: launchbound fleet --preset standard --dry-run")
 def fleet(
     plan: Annotated[Path | None, typer.Argument(help="A plan file (docs/sweeps.md).")] = None,
-    preset: Annotated[str | None, typer.Option(help="As of sweep; default quick.")] = None,
-    models: Annotated[str, typer.Option(help="Models, with commas.")] = "tiny",
-    dtypes: Annotated[str, typer.Option(help="Precisions, with commas.")] = "float32",
+    preset: Preset = None,
+    models: Annotated[str, typer.Option(help="Models, comma-separated.")] = "tiny",
+    dtypes: Annotated[str, typer.Option(help="Precisions, comma-separated.")] = "float32",
     address: Annotated[
         str | None, typer.Option(help="A Ray cluster, HOST:PORT; without it one node on this machine.")
     ] = None,
@@ -41,8 +42,7 @@ def fleet(
 ) -> None:
     """Sweep on each kind of machine of a cluster, and report which machine and which mode.
 
-    Exit codes: 0 all valid, 1 a gate or a task failed or the fleet was stopped, 2 bad input, 4 disk full, 130
-    stopped before a task had finished.
+    Exit codes: 0 all valid, 1 a gate or a task failed, 2 bad input, 4 disk full, 130 interrupted.
     """
     from loadtests.fleet.run import read_fleet
     from loadtests.plan.cells import PlanError

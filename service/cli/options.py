@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
 from pydantic import ValidationError
@@ -18,11 +18,12 @@ from models.naming import is_called
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_MACHINE = 4
+EXIT_INTERRUPTED = 130
 
 EXIT_CODES = (
-    "Exit codes: 0 success; 1 a check or gate failed, or a sweep was stopped; 2 bad input; 3 undecided "
-    "(compare); 4 a full disk, whose message says how to go on, or another fault of the machine; 130 sweep, "
-    "fleet and peers before they measured, generate and selftest, ended by Ctrl-C, SIGTERM or SIGHUP."
+    "Exit codes: 0 success; 1 a check or gate failed; 2 bad input; 3 undecided (compare); 4 a full disk, "
+    "whose message says how to go on, or another fault of the machine; 130 Ctrl-C, SIGTERM or SIGHUP "
+    "interrupted sweep, run, fleet, peers, generate or selftest: what is measured is kept."
 )
 
 
@@ -66,12 +67,19 @@ Model = Annotated[
     typer.Option(help="tiny, small, base, a folder, hf:FOLDER, hf:HUB-ID@COMMIT, or MODULE:FACTORY."),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Dtype = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or autocast-bfloat16.")]
-Modes = Annotated[str | None, typer.Option(help="Modes, with commas; all: each of the ladder.")]
+Dtype = Annotated[
+    Literal["auto", "float32", "bfloat16", "autocast-bfloat16"] | None,
+    typer.Option(help="Precision; auto: float32 on a CPU, bfloat16 on a GPU."),
+]
+Modes = Annotated[str | None, typer.Option(help="Modes, comma-separated; all: each of the ladder.")]
 Advice = Annotated[
     str | None, typer.Option(help="Results folder of a sweep: `auto` runs what its report advises.")
 ]
-BatchSizes = Annotated[str | None, typer.Option(help="Batch buckets, with commas.")]
+BatchSizes = Annotated[str | None, typer.Option(help="Batch buckets, comma-separated.")]
+PresetName = Literal["quick", "standard", "full", "gpu", "saturation"]
+"""Those of `loadtests.plan.presets`, which would take its time to import for `--help`."""
+
+Preset = Annotated[PresetName | None, typer.Option(help="A named plan (docs/sweeps.md); default quick.")]
 
 
 def refuse_module(model: str, why: str) -> None:
@@ -86,7 +94,7 @@ def flags(options: dict[str, Any]) -> list[str]:
 
 
 def split_list(text: str | None) -> list[str] | None:
-    """The items of a list written with commas; None for None or an empty text."""
+    """The items of a comma-separated list; None for None or an empty text."""
     return [item.strip() for item in text.split(",") if item.strip()] if text else None
 
 

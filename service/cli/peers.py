@@ -12,6 +12,7 @@ from rich.console import Console
 
 from service.cli.options import (
     EXIT_FAILED,
+    EXIT_INTERRUPTED,
     Json,
     bad_input,
     ended_in_order,
@@ -32,23 +33,26 @@ def peers(
     ] = None,
     model: Annotated[str, typer.Option(help="tiny, small, base or a folder of launchbound's.")] = "tiny",
     modes: Annotated[str, typer.Option(help="Modes to start with; all: the whole ladder.")] = "all",
-    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,4,16",
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, comma-separated.")] = "1,4,16",
     rounds: Annotated[int, typer.Option(min=2, help="Rounds.")] = 12,
     calls: Annotated[int, typer.Option(min=1, help="Timed calls per round.")] = 3,
-    only: Annotated[str | None, typer.Option(help="Rivals that take part, with commas; default all.")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Rivals that take part, comma-separated; default all.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Fixes the orders.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder; default results/<UTC>-<commit>-peers.")] = None,
     _json: Json = False,
 ) -> None:
     """Compare the modes with other runtimes on the same weights.
 
-    What is measured is kept after every round. Exit codes: 0 complete, 1 a rival took no part or the
-    comparison was stopped, 2 bad input.
+    What is measured is kept after every round. Exit codes: 0 complete, 1 a rival took no part, 2 bad input,
+    130 interrupted.
     """
     from loadtests.peers.process import RUNTIMES, RivalError, peers_folder
     from loadtests.peers.results import MARKDOWN_FILE, PeersError
     from loadtests.peers.run import PeersPlan, run_peers
     from loadtests.run.folder import commit_name, results_path
+    from loadtests.run.run_file import INTERRUPTED
     from loadtests.run.target import Target, TargetError, Unreachable, await_modes
     from service.front.launch import LaunchError, launched
 
@@ -86,4 +90,6 @@ def peers(
     absent = [one.name for one in run.contestants if one.unavailable is not None]
     complete = run.incomplete is None
     print_result({"path": str(folder), "left_out": absent, "complete": complete})
+    if run.stopped_because == INTERRUPTED:
+        raise typer.Exit(EXIT_INTERRUPTED)
     raise typer.Exit(0 if complete and not absent else EXIT_FAILED)

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from service.cli.options import (
     EXIT_FAILED,
+    EXIT_INTERRUPTED,
     EXIT_MACHINE,
     Json,
     bad_input,
@@ -139,7 +140,7 @@ def without_report(folder: Path, failed: Sequence[str], why: Exception, valid: b
 def pictured(picture: Callable[[Path], bool], folder: Path, interrupted: bool) -> int:
     """Make the page over the runs of `folder` by `picture`; returns the exit code.
 
-    Raises KeyboardInterrupt where an interruption has left none.
+    Raises KeyboardInterrupt where an interruption has left none, so that nobody looks for a page.
     """
     from loadtests.run.rows import RowsError
 
@@ -151,6 +152,8 @@ def pictured(picture: Callable[[Path], bool], folder: Path, interrupted: bool) -
         if interrupted:
             raise KeyboardInterrupt from error
         return without_report(folder, [], error)
+    if interrupted:
+        return EXIT_INTERRUPTED
     return 0 if valid else EXIT_FAILED
 
 

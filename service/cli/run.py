@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from models.naming import names_module
-from service.cli.options import BatchSizes, Device, Dtype, Json, Modes, bad_input, report_extra_needed
+from service.cli.options import (
+    BatchSizes,
+    Device,
+    Dtype,
+    Json,
+    Modes,
+    Preset,
+    bad_input,
+    report_extra_needed,
+)
 from service.cli.sweep import PlanOptions, chosen_plans, sweep_own_service
 from service.modes import MODES
 from service.nvml import expected_device
@@ -26,7 +35,7 @@ def run(
     dtype: Dtype = None,
     device: Device = None,
     modes: Modes = None,
-    preset: Annotated[str | None, typer.Option(help="As of sweep; default quick.")] = None,
+    preset: Preset = None,
     out: Annotated[Path | None, typer.Option(help="Results folder; default results/<UTC>-<commit>.")] = None,
     export: Annotated[
         Path | None, typer.Option(help="Write the answer as a program, one for each batch size.")
@@ -35,8 +44,8 @@ def run(
 ) -> None:
     """Measure a module of your own in every mode, and write the report.
 
-    The same as a sweep of a service of this model. Exit codes: 0 valid, 1 a check failed or the sweep was
-    stopped, 2 bad input, 4 disk full.
+    The same as a sweep of a service of this model. Exit codes: 0 valid, 1 a check failed, 2 bad input, 4 disk
+    full, 130 interrupted.
     """
     from loadtests.run.folder import commit_name, results_path
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -43,27 +43,35 @@ def serve(
     modes: Modes = None,
     require_modes: Annotated[
         str | None,
-        typer.Option(help="Modes without which it is not ready, with commas; else all that did not fail."),
+        typer.Option(
+            help="Modes, comma-separated, without which it is not ready; default: all but failed ones."
+        ),
     ] = None,
     batch_sizes: BatchSizes = None,
     host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
     advice: Advice = None,
     batching: Annotated[
-        str | None, typer.Option(help="How requests that wait are merged: off or continuous.")
+        Literal["off", "continuous"] | None,
+        typer.Option(help="Whether requests that wait are merged; default off."),
     ] = None,
-    log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
+    log_format: Annotated[
+        Literal["text", "json"] | None, typer.Option(help="json: one object per line; default text.")
+    ] = None,
     log_requests: Annotated[
-        str | None, typer.Option(help="Requests that get a line in the log: all, failed or off.")
+        Literal["all", "failed", "off"] | None,
+        typer.Option(help="Requests that get a line in the log; default all."),
     ] = None,
     replicas: Annotated[
         str | None, typer.Option(help="Serve N replicas on Ray, or MIN-MAX to autoscale.")
     ] = None,
     replica_cpus: Annotated[
-        int | None, typer.Option(min=1, help="Cores of each replica; by default two, where there are.")
+        int | None,
+        typer.Option(min=1, help="Cores of each replica; default 2, or 1 if there are too few."),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Ray cluster for --replicas, HOST:PORT or auto; else one of its own.")
+        str | None,
+        typer.Option(help="Ray cluster for --replicas: HOST:PORT or auto; default: a new one."),
     ] = None,
 ) -> None:
     """Serve on 127.0.0.1:8000 until a signal stops it. Settings may also come as LAUNCHBOUND_<NAME>."""
@@ -154,7 +162,7 @@ def stack(
         int, typer.Option(min=1, max=60, help="How often Prometheus scrapes; 1 to follow a short sweep.")
     ] = 5,
 ) -> None:
-    """Serve, with Prometheus beside where its binary is on this machine, until Ctrl-C. Without Docker."""
+    """Serve until Ctrl-C, and run Prometheus too if its binary is installed. Needs no Docker."""
     served = {
         "model": model,
         "device": device,
@@ -188,10 +196,14 @@ def stack(
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
     mode: Annotated[str, typer.Option(help="The mode to run it in.")] = "eager",
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate at most.")] = 64,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy.")] = 0.0,
-    top_k: Annotated[int | None, typer.Option(min=1)] = None,
-    seed: Annotated[int | None, typer.Option(min=0)] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Sample from the K likeliest tokens; default: from all.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Makes sampling repeatable; default: a new one each time.")
+    ] = None,
     url: Annotated[str | None, typer.Option(help="A running service; without it one is started.")] = None,
     model: Model = None,
     device: Device = None,

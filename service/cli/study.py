@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
 from rich.console import Console
 
 from service.cli.options import Device, Dtype, Model, bad_input, settings_from
-from service.study_names import OPERATOR_CALLS, PROBES
+from service.study_names import OPERATOR_CALLS, ProbeName
 
 if TYPE_CHECKING:
     from service.anatomy.common import Report
@@ -35,12 +35,14 @@ More = Annotated[list[str] | None, typer.Option("--set", help="Any argument of t
 def anatomy(
     mode: Annotated[str | None, typer.Option(help="The mode to examine.")] = None,
     batch_size: BatchSize = None,
-    phase: Annotated[str | None, typer.Option(help="decode or prefill.")] = None,
+    phase: Annotated[
+        Literal["decode", "prefill"] | None, typer.Option(help="The step to examine; default decode.")
+    ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="What each layer of PyTorch takes.")] = False,
     budget: Annotated[bool, typer.Option("--budget", help="Dispatch against kernels by batch.")] = False,
     tape: Annotated[bool, typer.Option("--tape", help="What autograd records and saves.")] = False,
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="What a step's time comes to; --out: its trace.")
+        bool, typer.Option("--timeline", help="Host and device time of one step; --out: its trace.")
     ] = False,
     memory: Annotated[bool, typer.Option("--memory", help="What the allocator holds.")] = False,
     rms_norm: Annotated[bool, typer.Option("--rms-norm", help="A custom op beside a fusable one.")] = False,
@@ -90,7 +92,7 @@ def anatomy(
 
 @app.command(epilog="Example: launchbound probe graph-break")
 def probe(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(PROBES)}.")],
+    name: Annotated[ProbeName, typer.Argument(help="The probe (docs/anatomy.md).")],
     more: More = None,
     as_json: Json = False,
     model: Model = None,
@@ -98,8 +100,6 @@ def probe(
     dtype: Dtype = None,
 ) -> None:
     """One pitfall, live: a step without and with it, the counter that moved, the line to blame, the cure."""
-    if name not in PROBES:
-        bad_input(f"no probe '{name}'; try one of {', '.join(PROBES)}")
     _study("probes", {"name": name}, more, as_json, {"model": model, "device": device, "dtype": dtype})
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from models.naming import is_called
 from service.cli.options import (
     EXIT_FAILED,
+    EXIT_INTERRUPTED,
     EXIT_MACHINE,
     BatchSizes,
     Device,
@@ -23,6 +24,7 @@ from service.cli.options import (
     Json,
     Model,
     Modes,
+    Preset,
     bad_input,
     ended_in_order,
     flags,
@@ -47,9 +49,7 @@ app = typer.Typer()
 def sweep(
     url: Annotated[str | None, typer.Option(help="A running service; without it one is started.")] = None,
     plan: Annotated[Path | None, typer.Option(help="A plan file (docs/sweeps.md).")] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="quick (default), standard, full, gpu, saturation.")
-    ] = None,
+    preset: Preset = None,
     resume: Annotated[
         Path | None, typer.Option(help="A results folder whose sweep ended early: go on with it.")
     ] = None,
@@ -69,8 +69,8 @@ def sweep(
     """Measure modes against batch sizes in rounds, and write the report.
 
     A plan of several starts or models is a series: a sweep of each start of the service, and a page over all.
-    Options replace what the plan says. Exit codes: 0 valid, 1 a check failed or the sweep was stopped, 2 bad
-    input, 4 disk full.
+    Options replace what the plan says. Exit codes: 0 valid, 1 a check failed, 2 bad input, 4 disk full, 130
+    interrupted.
     """
     named = PlanOptions(plan, preset, seed, modes, batch_sizes)
     options = {"model": model, "device": device, "dtype": dtype}
@@ -234,7 +234,10 @@ def _swept_series(folder: Path) -> int:
 
 
 def _one_start(folder: Path, series: Series) -> bool:
-    """Whether the sweep of one start has measured all of its plan; else it has said why."""
+    """Whether the sweep of one start has measured all of its plan; else it has said why.
+
+    Raises KeyboardInterrupt where it was interrupted, which has been reported.
+    """
     from loadtests.plan.plan_file import plan_of
     from loadtests.run.run_file import RUN_FILE
     from loadtests.run.series import is_complete
@@ -251,6 +254,8 @@ def _one_start(folder: Path, series: Series) -> bool:
         return False
     if code == EXIT_MACHINE:
         raise typer.Exit(code)
+    if code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
     return is_complete(folder)
 
 
@@ -310,12 +315,14 @@ def _in_order(folder: Path, work: Callable[[Console], int]) -> int:
 
 def _reported(folder: Path, console: Console, result: SweepResult) -> int:
     from loadtests.run.rows import RowsError
+    from loadtests.run.run_file import INTERRUPTED
 
     failed = [f"FAILED  {gate.name}: {gate.detail}" for gate in result.failed]
     try:
         conclude(folder, console)
+        code = EXIT_FAILED if failed else 0
     except ModuleNotFoundError as error:
-        return without_report(folder, failed, error, valid=not failed)
+        code = without_report(folder, failed, error, valid=not failed)
     except RowsError as error:
-        return without_report(folder, failed, error)
-    return EXIT_FAILED if failed else 0
+        code = without_report(folder, failed, error)
+    return EXIT_INTERRUPTED if result.run.stopped_because == INTERRUPTED else code

@@ -192,7 +192,8 @@ class Warmup:
             recompiles=max(0, graphs.graphs - configured.first_graphs),
         )
         if unlike_row := unlike(effect, len(configured.steps), seen):
-            self._fail(configured, unlike_row)
+            broken = f"; the model {configured.breaks}" if configured.breaks is not None else ""
+            self._fail(configured, unlike_row + broken)
             return
         if retry is not None:
             retry.judged(name, verdict.passed)

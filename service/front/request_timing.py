@@ -127,8 +127,8 @@ class RequestTiming:
 
     @property
     def calls_seconds(self) -> float | None:
-        """Of a module's calls, from the first to the end of the last; None where instrumentation is off."""
-        return None if self.job.forward is None else self.engine.forward.period_seconds
+        """Of a module's calls, as `PhaseTimings` has it; None where instrumentation is off."""
+        return None if self.job.forward is None else self.engine.forward.calls_seconds
 
 
 def add_up(

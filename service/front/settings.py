@@ -121,7 +121,7 @@ Cores = Annotated[list[Annotated[int, Field(ge=0)]] | None, NoDecode]
 
 
 class Settings(BaseSettings):
-    """The service's settings. Each field is read from `LAUNCHBOUND_<NAME>`; lists are written with commas."""
+    """The service's settings. Each field is read from `LAUNCHBOUND_<NAME>`; lists are comma-separated."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, extra="forbid", env_ignore_empty=True, frozen=True, validate_default=True

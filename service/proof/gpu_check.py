@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="gpu-check", description="Check the CUDA path on a GPU.")
     about = "2: larger models; 3: selftest, sweep; 4: modes that tune; 5: studies"
     parser.add_argument("--part", type=int, choices=range(1, 6), default=1, help=about)
-    parser.add_argument("--only", help="sections, with commas; the goals of part 1 are then not judged")
+    parser.add_argument("--only", help="sections, comma-separated; the goals of part 1 are then not judged")
     about = "of all sections together; those that find no time are not begun"
     parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help=about)
     options = parser.parse_args(arguments)

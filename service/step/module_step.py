@@ -59,16 +59,12 @@ def detached(tree: Any) -> Any:  # noqa: ANN401 - any tree
         return type(tree)([detached(part) for part in tree])
     if isinstance(tree, Mapping):
         return {name: detached(part) for name, part in tree.items()}
-    if is_dataclass(tree):
-        return _detached_fields(tree)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        free = copy(tree)
+        for field in fields(tree):
+            object.__setattr__(free, field.name, detached(getattr(tree, field.name)))  # it may be frozen
+        return free
     return tree_map_only(Tensor, Tensor.detach, tree)
-
-
-def _detached_fields(tree: Any) -> Any:  # noqa: ANN401 - any dataclass
-    free = copy(tree)
-    for field in fields(tree):
-        object.__setattr__(free, field.name, detached(getattr(tree, field.name)))  # it may be frozen
-    return free
 
 
 def packaged_module(module: nn.Module, options: dict[str, Any]) -> ModuleStep:

@@ -158,7 +158,7 @@ def test_a_batch_size_adds_a_bucket_only_above_the_largest(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["probe", "nothing"], "try one of graph-break"),
+        (["probe", "nothing"], "is not one of 'graph-break', 'recompile'"),
         (["anatomy", "--layers", "--tape"], "one study at a time"),
         (["anatomy", "--set", "rounds"], "NAME=VALUE"),
         (["anatomy", "--model", "nowhere"], "nowhere"),

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.main import get_command
@@ -15,10 +16,13 @@ from typer.testing import CliRunner
 
 import launchbound
 from launchbound import app
+from loadtests.plan.plan_file import DTYPES
+from loadtests.plan.presets import PRESETS
 from service.cli.check import described
 from service.cli.options import EXIT_BAD_INPUT
 from service.ray_cluster import environment
-from service.records import ModeStatus, Parity
+from service.records import Batching, ModeStatus, Parity
+from service.study_names import PROBES
 from tests.support.made_plans import make_plan
 from tests.support.made_results import make_results
 
@@ -31,6 +35,39 @@ def test_the_example_of_each_command_is_one_that_it_takes(name: str) -> None:
     program, verb, *arguments = shlex.split(example)
     assert (said, program, verb) == ("Example", "launchbound", name)
     COMMANDS[name].make_context(verb, arguments)
+
+
+# Options of which only some values are known
+
+
+LISTED: list[tuple[str, str, tuple[str, ...]]] = [
+    ("serve", "--dtype", ("auto", *DTYPES)),
+    ("serve", "--batching", get_args(Batching)),
+    ("serve", "--log-format", ("text", "json")),
+    ("serve", "--log-requests", ("all", "failed", "off")),
+    ("anatomy", "--phase", ("decode", "prefill")),
+    ("sweep", "--preset", PRESETS),
+    ("run", "--preset", PRESETS),
+    ("fleet", "--preset", PRESETS),
+    ("probe", "name", tuple(PROBES)),
+]
+
+
+@pytest.mark.parametrize(("verb", "option", "values"), LISTED)
+def test_the_values_of_a_closed_list_are_offered_and_others_are_refused_in_one_line(
+    verb: str, option: str, values: tuple[str, ...]
+) -> None:
+    (parameter,) = [one for one in COMMANDS[verb].params if option in one.opts]
+    with COMMANDS[verb].make_context(verb, [], resilient_parsing=True) as context:
+        assert tuple(item.value for item in parameter.shell_complete(context, "")) == values
+    before = ["a.py:build"] if verb == "run" else []
+    argument = "nothing" if option == "name" else f"{option}=nothing"
+    found = CliRunner().invoke(launchbound.app, [verb, *before, argument])
+    assert found.exit_code == EXIT_BAD_INPUT
+    (line,) = found.stderr.splitlines()
+    assert line == (
+        f"launchbound: Invalid value for '{option}': 'nothing' is not one of {', '.join(map(repr, values))}."
+    )
 
 
 # What `parity` prints of a mode

@@ -89,7 +89,7 @@ def test_of_a_sweep_that_is_not_valid_no_program_is_written(name: str, begun: Be
         (["ranker.py:build", "--export=none/a.py"], "none for --export: make it, or name another"),
         (["ranker.py:build", "--modes=compiled"], "every speed-up is against it, add it to the modes"),
         (["ranker.py:build", "--batch-sizes=0"], "batch sizes are at least 1"),
-        (["ranker.py:build", "--preset=huge"], "no preset 'huge': try one of quick"),
+        (["ranker.py:build", "--preset=huge"], "'huge' is not one of 'quick', 'standard', 'full', 'gpu'"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is_measured(

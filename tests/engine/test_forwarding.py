@@ -104,6 +104,23 @@ def test_a_module_serves_in_five_modes_in_parity_with_the_trees_that_it_takes_an
         assert found["above"]["data"] == expected["above"].tolist()
 
 
+def line_of(mark: str) -> int:
+    lines = (ROOT / "tests/support/user_modules/odd.py").read_text().splitlines()
+    return next(number for number, text in enumerate(lines, 1) if f"# {mark}" in text)
+
+
+@pytest.mark.slow
+@pytest.mark.compiles
+def test_a_mode_that_compiles_nothing_is_not_served_under_its_name_and_says_where(tmp_path: Path) -> None:
+    inbox = serve(tmp_path, "recurrent", [], modes=["eager", "compiled"], batch_sizes=[1])
+    status = inbox.modes["compiled"]
+    assert status.state == "failed"
+    assert status.detail is not None
+    assert "of 1 callables 0 were compiled" in status.detail
+    place = f"tests/support/user_modules/odd.py:{line_of('recurrent breaks')}"
+    assert status.detail.endswith(f"the model breaks the graph once: {place}")
+
+
 @pytest.mark.slow
 @pytest.mark.compiles
 @pytest.mark.parametrize("module", ["branching", "deciding", "wavering"])
@@ -112,8 +129,7 @@ def test_a_mode_breaks_the_graph_where_it_must_and_says_where(tmp_path: Path, mo
     jobs = [called("compiled", 1, seed=seed) for seed in range(20, 30)]
     inbox = serve(tmp_path, module, jobs, modes=modes, batch_sizes=[1])
     status = inbox.modes["compiled"]
-    lines = (ROOT / "tests/support/user_modules/odd.py").read_text().splitlines()
-    line = next(number for number, text in enumerate(lines, 1) if f"# {module} breaks" in text)
+    line = line_of(f"{module} breaks")
     assert (status.state, status.graph_breaks, status.recompiles) == ("ready", 1, 0)
     assert status.reason == f"breaks the graph once: tests/support/user_modules/odd.py:{line}"
     assert status.parity is not None

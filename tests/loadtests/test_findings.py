@@ -195,8 +195,10 @@ def test_what_a_buckets_compilations_cost_is_paid_back_by_what_each_request_save
     others = [compilation(twin=True, seconds=50.0), compilation(batch=16, seconds=50.0)]
     cost = cost_of({"compilations": own + others}, 4)
     assert (cost.seconds, cost.cold_seconds, cost.cache) == (4.0, 50.0, "warm")
+    assert (cost.all_seconds, cost.all_cold_seconds) == (54.0, 60.0)
     back = pay_back("inference_mode", compare(rounds(0.375), rounds(0.125)), 0.375, 0.125, cost)
     assert (back.requests, back.cold_requests) == (Count(16, 16, 16), Count(200, 200, 200))
+    assert (back.all_requests, back.all_cold_requests) == (Count(216, 216, 216), Count(240, 240, 240))
     cold = cost_of({"compilations": [compilation(cold=True, seconds=11.0, cold_seconds=None)]}, 4)
     assert (cold.cache, cold.seconds, cold.cold_seconds) == ("cold", 11.0, 11.0)
     never = cost_of({"compilations": [compilation(), compilation(phase="prefill", cold_seconds=None)]}, 4)
@@ -228,6 +230,7 @@ def test_what_is_compiled_is_paid_back_against_inference_mode(tmp_path: Path) ->
     assert payback.reference == "inference_mode"
     assert payback.cost.all_seconds == pytest.approx(6 * 0.6)
     assert payback.requests.typical == pytest.approx(1.2 / saved, rel=0.1)
+    assert payback.all_requests.typical == pytest.approx(3.6 / saved, rel=0.1)
     assert payback.cold_requests.typical == pytest.approx(24 / saved, rel=0.1)
     assert found(tmp_path).main[0].of("no_grad").payback == NOTHING
     assert found(tmp_path).main[0].baseline.payback == NOTHING
@@ -336,8 +339,9 @@ def test_what_the_selftest_leaves_open_is_named_where_the_interval_is_defined(sw
     rows = [*SELFTEST["rows"], {"name": BOUNDS[0].rows[0], "verdict": "fail", "low": 0.85, "high": 1.0}]
     write_selftest(sweep, rows=rows)
     make_report(with_samples(sweep))
-    named = "which alone more rounds or new tokens narrow, 15 % of either part taken for the other, 3 %"
-    assert named in (sweep / "report.html").read_text()
+    page = (sweep / "report.html").read_text()
+    assert "only this error gets smaller with more rounds or new tokens." in page
+    assert "Classes: 15 % misclassification of samples. Rate: sampling shifts the share by 3 %." in page
 
 
 @pytest.mark.parametrize(

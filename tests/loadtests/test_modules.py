@@ -73,7 +73,11 @@ def test_all_modes_of_a_round_are_called_on_the_same_inputs() -> None:
 
 def test_what_is_compared_of_a_module_is_one_call_without_what_is_around_it(tmp_path: Path) -> None:
     row = next(one for one in read_rows(make_module(tmp_path)) if one.counts)
-    forward = msgspec.structs.replace(row.forward or RowPhase(steps=0), steps=5, period_seconds=0.02)
+    forward = msgspec.structs.replace(
+        row.forward or RowPhase(steps=0), steps=5, period_seconds=0.02, wall_seconds=0.015
+    )
+    assert msgspec.structs.replace(row, forward=forward).compared_seconds == pytest.approx(0.003)
+    forward = msgspec.structs.replace(forward, sync_wait_seconds=0.001)
     assert msgspec.structs.replace(row, forward=forward).compared_seconds == pytest.approx(0.004)
     with_latency = msgspec.structs.replace(row, forward=None, latency_from_intended_seconds=0.7)
     assert with_latency.compared_seconds == 0.7
@@ -103,10 +107,10 @@ def test_a_sweep_of_a_module_chooses_its_calls_once_and_is_valid(
     assert failed(result) <= {CLIENT_CPU}, [gate.detail for gate in result.failed]
     run = read_run(tmp_path)
     calls = {cell.batch_size: cell.calls for cell in run.plan.cells}
-    wanted = {batch: round(0.05 / (1.02 * (dispatch + kernel * batch))) for batch, (dispatch, kernel) in
+    wanted = {batch: round(0.05 / (dispatch + kernel * batch)) for batch, (dispatch, kernel) in
               [(1, STEP_SECONDS["eager"]), (16, STEP_SECONDS["eager"])]}  # fmt: skip
     assert calls == wanted
-    assert "calls per request, in every mode: 23 at batch 1, 5 at batch 16" in out.getvalue()
+    assert "calls per request, in every mode: 24 at batch 1, 5 at batch 16" in out.getvalue()
     rows = raw_rows(tmp_path)
     assert {(row["mode"], row["batch_size"], row["calls"]) for row in rows} == {
         (mode, batch, count) for mode in MODES for batch, count in calls.items()
@@ -185,9 +189,9 @@ def test_a_batch_size_that_is_not_served_is_refused_because_no_module_is_padded(
 def test_a_service_that_measures_no_call_is_refused(
     tmp_path: Path, script: Script, small: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.support.fake_service.phase", lambda *_: {"steps": 1, "period_seconds": None})
+    monkeypatch.setattr("tests.support.fake_service.phase", lambda *_: {"steps": 1, "wall_seconds": None})
     monkeypatch.setattr("tests.support.fake_service.timings_of_calls", lambda *_: {
-        "forward": {"steps": 1, "period_seconds": None},
+        "forward": {"steps": 1, "wall_seconds": None},
     })  # fmt: skip
     with pytest.raises(TargetError, match="start it without LAUNCHBOUND_INSTRUMENTATION=off"):
         swept(tmp_path, script, small)
@@ -352,6 +356,6 @@ def test_a_front_that_serves_a_module_is_swept_and_counts_what_was_sent(tmp_path
         result = run_sweep(front.url, plan, tmp_path, console=Console(file=io.StringIO()), exporter_port=0)
     assert failed(result) <= {CLIENT_CPU}, [gate.detail for gate in result.failed]
     (row, *_) = raw_rows(tmp_path)
-    assert row["calls"] == row["forward"]["steps"] == 64
+    assert row["calls"] == row["forward"]["steps"] == 1000
     assert not {"prompt_tokens", "completion_tokens", "prefill", "decode"} & row.keys()
-    assert {one.compared_seconds for one in read_rows(tmp_path)} == {row["forward"]["period_seconds"] / 64}
+    assert {one.compared_seconds for one in read_rows(tmp_path)} == {row["forward"]["wall_seconds"] / 1000}

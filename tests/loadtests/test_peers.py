@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,9 @@ from statistics import median
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from launchbound import app
 from loadtests.peers import process as processes
 from loadtests.peers import run as running
 from loadtests.peers.process import RUNTIMES, Rival, RivalError, RivalProcess, interpreter
@@ -40,6 +43,7 @@ from loadtests.peers.run import (
 )  # fmt: skip
 from loadtests.run.run_file import read_run
 from loadtests.run.target import Target
+from service.cli.options import EXIT_FAILED, EXIT_INTERRUPTED
 from tests.support import fake_service
 from tests.support.fake_service import Script
 from tests.support.made_plans import make_plan
@@ -182,6 +186,22 @@ def test_an_interrupted_comparison_is_kept_and_says_so(
     assert {row.round for row in run.rows} == {0}
     assert run.incomplete == "INCOMPLETE: interrupted; 1 of 2 rounds of model calls finished."
     assert f"**{run.incomplete}**" in (tmp_path / "peers.md").read_text()
+
+
+@pytest.mark.parametrize(("stopped", "code"), [("interrupted", EXIT_INTERRUPTED), ("no rival", EXIT_FAILED)])
+def test_the_command_ends_with_130_where_it_was_interrupted(
+    stopped: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(_: object, model: str, plan: object, folder: Path, report: object) -> PeersRun:
+        (folder / "peers.md").write_text("what was measured")
+        return msgspec.structs.replace(made_run({"inference_mode": 0.01}), stopped_because=stopped)
+
+    monkeypatch.setattr("loadtests.peers.run.run_peers", measured)
+    monkeypatch.setattr("loadtests.run.target.await_modes", lambda *_, **__: None)
+    ended = CliRunner().invoke(app, ["peers", "--url=http://127.0.0.1:1", f"--out={tmp_path}"])
+    assert ended.exit_code == code, ended.output
+    assert "what was measured" in ended.stdout
+    assert json.loads(ended.stdout.splitlines()[-1])["complete"] is False
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 import launchbound
 from loadtests.plan.cells import Cell, PlanError, due_times, order, read_prompts
 from loadtests.plan.plan_file import parse_plans, plan_of, read_plan_file, toml_of
-from loadtests.plan.presets import PRESETS
+from loadtests.plan.presets import PRESETS, describe, estimate_seconds, request_seconds
 from loadtests.run.requests import body
 from service.cli.options import EXIT_BAD_INPUT
 from service.cli.sweep import PlanOptions, chosen_plans
@@ -50,6 +51,18 @@ def test_all_modes_of_a_round_get_the_same_prompts() -> None:
     assert body(plan, texts, eager, 2, 0) == body(plan, texts, compiled, 2, 0)
     assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 3, 0)
     assert body(plan, texts, eager, 2, 0) != body(plan, texts, eager, 2, 1)
+
+
+def test_the_estimate_counts_the_sampled_request_of_every_closed_loop_cell_and_round() -> None:
+    whole = make_plan("saturation")
+    closed = msgspec.structs.replace(whole, cells=tuple(c for c in whole.cells if not c.open_loop))
+    assert 0 < len(closed.cells) < len(whole.cells)
+    assert whole.sampled_requests == closed.sampled_requests == closed.rounds * len(closed.cells)
+    assert f"{closed.requests} requests, on a CPU {closed.sampled_requests} more" in describe(closed)
+    one_of_each = sum(map(request_seconds, closed.cells))
+    measured = sum(cell.requests * request_seconds(cell) for cell in closed.cells)
+    expected = closed.warmup_passes_least * one_of_each + closed.rounds * (measured + one_of_each)
+    assert estimate_seconds(closed, "tiny")[0] == pytest.approx(expected)
 
 
 RATES = st.floats(0.01, 1000)
@@ -157,7 +170,7 @@ def test_options_replace_what_the_plan_says_and_are_kept(tmp_path: Path) -> None
         (["--plan=missing.toml"], "name a TOML file"),
         (["--modes=compiled"], "every speed-up is against it"),
         (["--batch-sizes=0"], "at least 1"),
-        (["--preset=huge"], "try one of quick"),
+        (["--preset=huge"], "'huge' is not one of 'quick', 'standard'"),
         (["--batch-sizes=two"], "two"),
     ],
 )

@@ -295,6 +295,46 @@ def test_the_terminal_has_a_row_per_mode_of_which_nothing_that_goes_to_a_pipe_is
     assert "saved per request are dispatch" in text
 
 
+def test_a_valid_run_says_what_was_checked_and_no_count_that_the_table_of_validity_contradicts(
+    clear: Path,
+) -> None:
+    (line,) = re.findall(r"^- (Valid run.*)$", (clear / "report.md").read_text(), re.MULTILINE)
+    assert "no check of errors, parity, counts or load failed" in line
+    assert not re.search(r"\d", line)
+
+
+def test_the_terminal_has_the_answer_table_before_the_headline_and_its_pytorch_in_one_piece(
+    tmp_path: Path,
+) -> None:
+    made = make_results(tmp_path, CLEAR | {"reduce-overhead": 0.3})
+    answered = printed(made, 80).rpartition("→ faster: reduce-")[2].partition("\nBatch 1, 4 and 16:")[0]
+    heads = answered.partition("──")[0].split()
+    assert {"ship", "inference_mode", "verdict", "eager", "time", "pay"} <= set(heads)
+    assert (
+        len(
+            re.findall(r"^ (?:1|4|16) +--modes reduce-overhead.*× \(.* faster .*× \(", answered, re.MULTILINE)
+        )
+        == 3
+    )
+    assert "ms dispatch" in answered
+    effect = MODES["reduce-overhead"].cpu
+    assert f"--modes reduce-overhead in PyTorch:\n{effect.in_pytorch('inference_mode')}\n" in answered
+
+
+def test_the_answer_says_after_how_many_requests_this_and_all_batch_sizes_are_paid_back(
+    tmp_path: Path,
+) -> None:
+    made = with_compilations(make_results(tmp_path), seconds=0.6, cold_seconds=12.0)
+    headline = make_report(made)
+    text = (made / "report.md").read_text().partition("**Why")[0]
+    for one in headline["batches"]:
+        assert one["all_payback_requests"] == pytest.approx(3 * one["payback_requests"], abs=3)
+        assert one["all_cold_payback_requests"] == pytest.approx(3 * one["cold_payback_requests"], abs=3)
+        assert f"; {one['all_payback_requests']:,} (" in text
+    assert ") if all are (3.60 s); " in text
+    assert ") if all are, from an empty cache (72.0 s)" in text
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

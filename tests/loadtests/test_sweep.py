@@ -34,7 +34,7 @@ from loadtests.run.events import (
 from loadtests.run.run_file import PLAN_FILE, read_run
 from loadtests.run.sweep import SweepResult, resume_sweep, run_sweep
 from loadtests.run.target import Target, TargetError
-from service.cli.options import EXIT_FAILED, EXIT_MACHINE
+from service.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MACHINE
 from service.records import METHOD
 from tests.support import fake_service as fake_service_module
 from tests.support import sweeping
@@ -166,7 +166,7 @@ def test_a_mode_that_failed_is_a_failed_check_with_the_json_line_last(
     assert "compiled failed to become ready" in errors
 
 
-def test_an_interrupted_sweep_is_a_failed_check_with_the_json_line_last(
+def test_an_interrupted_sweep_ends_with_130_its_report_and_the_json_line_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def generator(*arguments: Any) -> Iterator[GeneratorEvent | None]:
@@ -177,8 +177,9 @@ def test_an_interrupted_sweep_is_a_failed_check_with_the_json_line_last(
 
     monkeypatch.setattr(sweep, "run_load_generator", generator)
     code, lines, _ = invoke_sweep(tmp_path, Script(), monkeypatch)
-    assert code == EXIT_FAILED
+    assert code == EXIT_INTERRUPTED
     assert json.loads(lines[-1])["valid"] is False
+    assert (tmp_path / "report.html").is_file()
     assert read_run(tmp_path).stopped_because == "interrupted"
 
 

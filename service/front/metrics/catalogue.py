@@ -210,10 +210,13 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Prompts per request. Where requests are merged, step_batch_rows has what a step ran with.",
         of_requests=True, of_module="Samples per call."),
     _row("counter", "graph_breaks_total", "mode", "always",
-        "Graph breaks while the mode was made ready, by torch's own count."),
+        "Graph breaks while the mode was made ready, by torch's own count.",
+        of_module="Graph breaks of the mode's callable that has most of them."),
     _row("counter", "recompiles_total", "mode", "always",
         "Graphs compiled beyond one per callable while the mode was made ready, by torch's own count, and "
-        "later steps refused because they would recompile."),
+        "later steps refused because they would recompile.",
+        of_module="Graphs compiled after the first calls of the mode's callables, and later calls refused "
+        "because they would recompile."),
     _row("counter", "fallbacks_total", "mode reason", "always",
         "Requests that ran as another form than declared, as seen in profiled requests."),
     _row("counter", "cudagraph_captures_total", "mode", "cuda",

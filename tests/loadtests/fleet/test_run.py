@@ -46,7 +46,7 @@ from loadtests.plan.presets import overridden, preset_documents
 from loadtests.run.rows import RowsError
 from loadtests.run.run_file import RunError
 from service import ray_cluster
-from service.cli.options import EXIT_FAILED, EXIT_MACHINE
+from service.cli.options import EXIT_INTERRUPTED, EXIT_MACHINE
 from tests.support.made_plans import make_plan
 from tests.support.made_results import ALIKE, CLEAR, make_results
 
@@ -317,8 +317,8 @@ def test_what_makes_no_fleet_is_refused_with_the_remedy(options: list[str], refu
 @pytest.mark.parametrize(
     ("error", "last", "code", "said"),
     [
-        (KeyboardInterrupt(), "b", EXIT_FAILED, "interrupted"),
-        (KeyboardInterrupt(), "a", 130, "interrupted"),
+        (KeyboardInterrupt(), "b", EXIT_INTERRUPTED, "interrupted"),
+        (KeyboardInterrupt(), "a", EXIT_INTERRUPTED, "interrupted"),
         (OSError(errno.ENOSPC, "No space left on device"), "b", EXIT_MACHINE, "no space left for"),
     ],
     ids=["interrupted", "interrupted at the first", "disk full"],
@@ -333,7 +333,7 @@ def test_a_command_that_is_stopped_says_how_to_go_on_and_reports_what_has_finish
     assert ended.exit_code == code, ended.output
     assert said in ended.output
     assert f"launchbound fleet --resume {tmp_path}" in ended.output
-    assert (tmp_path / FLEET_PAGE_FILE).is_file() == (code == EXIT_FAILED)
+    assert (tmp_path / FLEET_PAGE_FILE).is_file() == (last == "b" and code == EXIT_INTERRUPTED)
     assert states(tmp_path) == {"a": "not begun" if last == "a" else "complete", "b": "not begun"}
 
 

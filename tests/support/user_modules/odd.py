@@ -88,6 +88,20 @@ def build_wavering() -> tuple[nn.Module, Inputs]:
     return Wavering().eval(), inputs
 
 
+class Recurrent(Linear):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.LSTM(WIDTH, WIDTH)  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x)[0]  # recurrent breaks, and nothing is left to compile
+        return found
+
+
+def build_recurrent() -> tuple[nn.Module, Inputs]:
+    return Recurrent().eval(), inputs
+
+
 class Dropping(Linear):
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout(self.inner(x), 0.5)

@@ -103,7 +103,7 @@ function ModeResult({ result, scale, rounds, lab }) {
 
 function Gain({ speedup, mode, rounds }) {
   if (speedup === null) {
-    return html`<span class="soft">${mode === BASELINE ? "what the others are compared with" : "eager did not run"}</span>`;
+    return html`<span class="soft">${mode === BASELINE ? "baseline" : "eager did not run"}</span>`;
   }
   const { ratio, low, high, vs } = speedup;
   return html`<span><${Interval} value=${ratio} low=${low} high=${high} unit="×" samples=${rounds} /> over ${vs}</span>`;
