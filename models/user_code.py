@@ -288,13 +288,34 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 """By a pattern of the error's type and text: what to do."""
 
 
+MOST_CHARACTERS = 500
+"""Of an error's own text. Dynamo quotes the arguments of a call before it says what is wrong with them."""
+
+
 def explain(error: BaseException, otherwise: str = "correct that") -> str:
-    """What a user's code raised, in one line: the error, where in that code, the remedy or `otherwise`."""
+    """What a user's code raised, in one line: the error, where in that code, the remedy or `otherwise`.
+
+    Where it was raised from another error that it does not quote, as by lazy imports, that is named as well.
+    """
+    said, first = _in_one_line(error), _in_one_line(_first_cause(error))
+    remedies = (remedy for one in (said, first) for pattern, remedy in _REMEDIES if re.search(pattern, one))
+    cause = "" if first.partition(": ")[2] in said else f", caused by {first}"
+    return f"{said}{_where(error)}{cause}: {next(remedies, otherwise)}"
+
+
+def _in_one_line(error: BaseException) -> str:
     message = error.msg if isinstance(error, SyntaxError) else str(error)
-    text = " ".join(message.split())[:300].replace(PREFIX, "")
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said)), otherwise)
-    return f"{said}{_where(error)}: {remedy}"
+    text = " ".join(message.partition("\n  Hint: ")[0].split()).replace(PREFIX, "")
+    text = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    seen = {error}  # by `raise error from error` a chain is a circle
+    while error.__cause__ is not None and error.__cause__ not in seen:
+        error = error.__cause__
+        seen.add(error)
+    return error
 
 
 def _where(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import io
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import chain
 from typing import Any, NamedTuple
@@ -47,7 +47,8 @@ class UserModule:
     `inputs(batch, seed, size)` makes tensors of its own at each call, the same for the same seed, and raises
     ModuleError where the user's function fails or gives another batch. `size` is one of `sizes`, the names of
     what else varies; None: the first, or that nothing does. `content_hash` is that of the user's code and of
-    the weights, `tolerance` that of parity, relative; None: by dtype.
+    the weights, `tolerance` that of parity, relative; None: by dtype. `batch_dimension` is that of the first
+    tensor; None: no dimension of it is the batch, as of graphs that are joined to one.
     """
 
     module: nn.Module
@@ -55,7 +56,7 @@ class UserModule:
     name: str
     content_hash: str
     tolerance: float | None = None
-    batch_dimension: int = 0
+    batch_dimension: int | None = 0
     sizes: tuple[str, ...] = ()
 
 
@@ -69,7 +70,7 @@ class _Said(NamedTuple):
     model: Any
     inputs: Any
     name: str
-    batch_dimension: int
+    batch_dimension: int | None
     tolerance: float | None
     sizes: tuple[int | str, ...] = ()
 
@@ -177,8 +178,9 @@ def _said(returned: Any, name: str) -> _Said:  # noqa: ANN401
         raise ModuleError(f"{name}() returned {_kind(returned)}: {_SHAPE}")
     if not callable(said.inputs):
         raise ModuleError(f"{name}() returned {_kind(said.inputs)} in place of a function inputs: {_SHAPE}")
-    if not isinstance(said.batch_dimension, int) or said.batch_dimension < 0:
-        raise ModuleError(f"{name}(): batch_dimension is {said.batch_dimension!r}: give 0, 1, 2, …")
+    dimension = said.batch_dimension
+    if dimension is not None and not (isinstance(dimension, int) and dimension >= 0):
+        raise ModuleError(f"{name}(): batch_dimension is {dimension!r}: give 0, 1, 2, … or None")
     if said.tolerance is not None and not (isinstance(said.tolerance, float) and 0 < said.tolerance < 1):
         raise ModuleError(f"{name}(): tolerance is {said.tolerance!r}: give a number between 0.0 and 1.0")
     if not isinstance(said.name, str):
@@ -239,12 +241,16 @@ def _kind(value: object) -> str:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Calls the user's `inputs` and checks what it gives. `floats`: the module itself has some."""
+    """Calls the user's `inputs` and checks what it gives.
+
+    `floats`: the module itself has some. `grown` has the batches that are known to be more than one sample.
+    """
 
     said: _Said
     floats: bool
     device: torch.device
     dtype: torch.dtype
+    grown: set[int] = field(default_factory=set)
 
     def __call__(self, batch: int, seed: int, size: str | None = None) -> Example:
         given = [one for one in self.said.sizes if size in (None, str(one))][:1]
@@ -252,7 +258,7 @@ class _Inputs:
         torch.manual_seed(seed)
         with running(what):
             example = _example(self.said.inputs(batch, seed, *given), what)
-            self._check(example, batch, what)
+            self._check(example, batch, given, what)
             owned: Example = tree_map_only(Tensor, self._own, example)
             return owned
 
@@ -261,7 +267,7 @@ class _Inputs:
         dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
         return tensor.detach().to(self.device, dtype, copy=True)
 
-    def _check(self, example: Example, batch: int, what: str) -> None:
+    def _check(self, example: Example, batch: int, size: list[int | str], what: str) -> None:
         leaves = tree_flatten(example)[0]
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if not tensors:
@@ -269,17 +275,36 @@ class _Inputs:
             raise ModuleError(
                 f"{what} gives no tensor but {kinds}: make tensors of it, as by torch.as_tensor"
             )
-        shape, dimension = list(tensors[0].shape), self.said.batch_dimension
-        if len(shape) <= dimension or shape[dimension] != batch:
-            raise ModuleError(
-                f"{what} gives a first tensor of shape {shape}, whose dimension {dimension} is not the batch "
-                f"of {batch}: make it so, put the tensor that has the batch first, or return an object with "
-                "model, inputs and batch_dimension"
-            )
+        self._check_batch(tensors, batch, size, what)
         if not self.floats and not any(tensor.is_floating_point() for tensor in tensors):
             raise ModuleError(
                 f"neither the module nor {what} has a floating point tensor: give one that computes with them"
             )
+
+    def _check_batch(self, tensors: list[Tensor], batch: int, size: list[int | str], what: str) -> None:
+        shape, dimension = list(tensors[0].shape), self.said.batch_dimension
+        if dimension is None:
+            self._check_growth(tensors, batch, size, what)
+        elif len(shape) <= dimension or shape[dimension] != batch:
+            raise ModuleError(
+                f"{what} gives a first tensor of shape {shape}, whose dimension {dimension} is not the batch "
+                f"of {batch}: make it so, put the tensor that has the batch first, or return an object with "
+                "model, inputs and batch_dimension, which is None where no dimension is the batch"
+            )
+
+    def _check_growth(self, tensors: list[Tensor], batch: int, size: list[int | str], what: str) -> None:
+        """Raises ModuleError where a batch that no dimension shows has no more numbers than one sample."""
+        if batch == 1 or batch in self.grown:
+            return
+        torch.manual_seed(0)
+        one = tree_flatten(_example(self.said.inputs(1, 0, *size), what))[0]
+        alone = sum(leaf.numel() for leaf in one if isinstance(leaf, Tensor))
+        if sum(tensor.numel() for tensor in tensors) <= alone:
+            raise ModuleError(
+                f"{what} gives no more numbers than inputs(1, 0), and its batch_dimension is None: "
+                f"make tensors of {batch} samples"
+            )
+        self.grown.add(batch)
 
 
 def _example(made: Any, what: str) -> Example:  # noqa: ANN401

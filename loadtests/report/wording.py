@@ -125,18 +125,26 @@ def _saved_by(plain: Summary, best: Summary, batch: int, cuda: bool) -> str:
     per = f"saved per {plain.words.timed}"
     if dispatch is None:
         return f"{at} {milliseconds(total)} of {milliseconds(plain.mean_seconds)} are {per}."
-    text = f"{at} {dispatch} of the {milliseconds(total)} {per} are dispatch"
-    if cuda or kernel is None:
-        return f"{text}."
-    if not _resolved(plain, best):
-        return f"{text}; whether kernels got faster too is not resolved."
-    return f"{text}, {kernel} kernels."
+    unresolved = f"; whether kernels got faster{' too' if dispatch > 0 else ''} is not resolved."
+    told = not cuda and kernel is not None
+    resolved = kernel if told and _resolved(plain, best) else None
+    tail = unresolved if told and resolved is None else "."
+    if all(0 <= part <= total for part in (dispatch, resolved) if part is not None):
+        text = f"{at} {significant(1e3 * dispatch)} of the {milliseconds(total)} {per} are dispatch"
+        return text + (tail if resolved is None else f", {significant(1e3 * resolved)} kernels.")
+    # A part that grew, or shrank by more than the whole, is no share of it.
+    text = f"{at} {milliseconds(total)} are {per}: dispatch takes {_changed(dispatch)}"
+    return text + (tail if resolved is None else f", kernels {_changed(resolved)}.")
 
 
-def _less(part: str, before: Summary, after: Summary) -> str | None:
-    """By how many milliseconds `part` of a request got shorter; None where it is not known."""
+def _changed(less: float) -> str:
+    return f"{milliseconds(abs(less))} {'less' if less > 0 else 'more'}"
+
+
+def _less(part: str, before: Summary, after: Summary) -> float | None:
+    """By how many seconds `part` of a request got shorter; None where it is not known."""
     first, second = before.parts[part], after.parts[part]
-    return None if first is None or second is None else significant(1e3 * (first - second))
+    return None if first is None or second is None else first - second
 
 
 def _dispatch_left(verdict: Verdict) -> str:

@@ -303,7 +303,9 @@ def _in_order(folder: Path, work: Callable[[Console], int]) -> int:
             return work(console)
     except ModeFailed as error:
         return without_report(folder, [], error)
-    except (LaunchError, TargetError, RowsError) as error:
+    except LaunchError as error:
+        bad_input(f"{error} (log: {folder / 'service.log'})")
+    except (TargetError, RowsError) as error:
         bad_input(error)
     except DiskFull as error:
         typer.echo(f"launchbound: {error}", err=True)

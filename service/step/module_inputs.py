@@ -114,10 +114,13 @@ class ShapeInputs:
 
     @property
     def batch_place(self) -> BatchPlace | None:
-        """Where a client's inputs have the batch; None: in a tree that is neither list nor dict."""
+        """Where a client's inputs have the batch; None: in no dimension, or in a tree that is neither list nor
+        dict.
+        """
         args, kwargs = self.arguments
         path = _first_tensor(args) or _first_tensor(kwargs)
-        return BatchPlace(path=path, dimension=self._user.batch_dimension) if path else None
+        dimension = self._user.batch_dimension
+        return BatchPlace(path=path, dimension=dimension) if path and dimension is not None else None
 
     def fill(self, found: Iterable[Any] | None, seed: int | None = None) -> None:
         """Copy them in; `seed` is what they were made of. None: nothing is to change."""

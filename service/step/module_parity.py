@@ -16,14 +16,11 @@ from service.step.callables import AnyStep
 from service.step.device import is_device_lost, is_out_of_memory
 from service.step.loaded_model import Precision
 from service.step.module_inputs import ModuleInputs, ShapeInputs
-from service.step.module_step import leaves
+from service.step.module_step import PLAIN, leaves
 from service.step.parity import OUT_OF_PARITY, Unservable, worst
 
 OUTPUT = "output"
 """What a module returns is called so."""
-
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
-"""What a module may return beside tensors."""
 
 
 def relative_tolerance(dtype: torch.dtype, products: int) -> float:
@@ -154,8 +151,8 @@ def _refuse_unknown(name: str, found: list[tuple[str, Any]]) -> None:
                 f"{name} returns a {type(leaf).__name__} ({path}), which cannot be compared: return tensors, "
                 "or tuples, dicts and dataclasses of them (with transformers: use_cache=False)"
             )
-    if not any(isinstance(leaf, Tensor) for _, leaf in found):
-        raise Unservable(f"{name} returns no tensor: return what it computes")
+    if all(leaf is None for _, leaf in found):
+        raise Unservable(f"{name} returns nothing: return what it computes")
 
 
 def _unservable(name: str, at: str, error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -180,7 +181,9 @@ def ended(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str
 
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
     done = ended(COMMANDS["sweep"], tmp_path)
-    assert f"the service ended: {REASON}" in done.stderr + done.stdout
+    said = re.search(rf"the service ended: {REASON} \(log: (.+)\)", done.stderr)
+    assert said is not None, done.stderr
+    assert REASON in (tmp_path / said[1]).read_text()
     assert "nothing answers" not in done.stderr + done.stdout
     assert done.returncode == EXIT_BAD_INPUT
 

@@ -199,11 +199,23 @@ def test_inputs_are_checked_against_those_of_their_size() -> None:
     assert "expected float32 of shape [4, 3, 8]" in refusal(given([rows]), "sized")[1]
 
 
+@pytest.mark.slow
+@pytest.mark.compiles
+def test_a_module_that_returns_lists_of_integers_is_compared_exactly(tmp_path: Path) -> None:
+    jobs = [called(mode, 4, seed=7, outputs=True) for mode in ("eager", "compiled")]
+    inbox = serve(tmp_path, "tagging", jobs, modes=["eager", "compiled"], batch_sizes=[4])
+    assert all(one.parity and one.parity.passed and one.parity.positions for one in inbox.modes.values())
+    user = load_module(named("tagging"), CPU, torch.float32)
+    expected = user.module(*user.inputs(4, 7).args)
+    assert [outputs_of(one) for one in inbox.outcomes] == [expected, expected]
+
+
 REFUSED = {
     "dropping": r"is not deterministic.*\(output differs by .*\(F\.dropout without training=self\.training",
     "counting": r"changes its buffer calls at each call",
     "overwriting": r"changes inputs\[0\], which it is called on: clone it",
     "distribution": r"returns a Normal \(output\), which cannot be compared: return tensors",
+    "silent": r"returns nothing: return what it computes",
     "wrong": r"cannot be called at batch 1 in eager: RuntimeError: mat1 and mat2 .*odd\.py:\d+\)",
 }
 

@@ -272,6 +272,29 @@ def test_what_is_saved_is_told_by_its_parts_and_kernel_times_that_the_split_does
     assert ("whether kernels got faster too is not resolved" in why(findings)) == unresolved
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "reach", "said"),
+    [
+        ((9, 5), (1, 7), 0.02, "dispatch takes 8.00 ms less, kernels 2.00 ms more."),
+        ((2, 12), (3, 5), 0.02, "dispatch takes 1.00 ms more, kernels 7.00 ms less."),
+        ((2, 12), (3, 5), 0.6, "dispatch takes 1.00 ms more; whether kernels got faster is not resolved."),
+    ],
+)
+def test_a_part_that_grew_or_shrank_by_more_than_what_is_saved_is_no_share_of_it(
+    tmp_path: Path, before: tuple[int, int], after: tuple[int, int], reach: float, said: str
+) -> None:
+    """`before` and `after`: milliseconds of dispatch and of kernels in inference_mode and in compiled."""
+    split(make_results(tmp_path), 0.15 if reach < 0.1 else 0.7, reach)
+    parts = {"inference_mode": before, "compiled": after}
+
+    def change(row: Row) -> None:
+        if row["mode"] in parts:
+            row["dispatch_seconds"], row["kernel_seconds"] = (one / 1e3 for one in parts[row["mode"]])
+
+    edit_rows(tmp_path, change)
+    assert f"ms are saved per request: {said}" in why(found(tmp_path))
+
+
 # ---------------------------------------------------------------- selftests
 
 SELFTEST: dict[str, Any] = {

@@ -180,6 +180,27 @@ def test_inputs_get_the_size_that_is_asked_for_as_it_was_given(write: Write) -> 
     assert shapes == [[2, 3, 4], [2, 3, 4], [2, 2, 4]]
 
 
+JOINED = """from types import SimpleNamespace as N
+""" + GOOD.replace(
+    "return nn.Linear(4, 2).eval(), inputs",
+    "return N(model=nn.Linear(4, 2).eval(), inputs=inputs, batch_dimension=None)",
+)
+
+
+def test_a_batch_need_be_no_dimension(write: Write) -> None:
+    write("net.py", JOINED.replace("randn(batch, 4)", "randn(50 * batch, 4)"))
+    loaded = load("net.py:build")
+    assert loaded.batch_dimension is None
+    assert [loaded.inputs(batch, 0).args[0].shape[0] for batch in (1, 2, 2)] == [50, 100, 100]
+    assert torch.equal(loaded.inputs(2, 3).args[0], loaded.inputs(2, 3).args[0])
+
+
+def test_a_batch_that_is_no_dimension_has_to_be_more_than_one_sample(write: Write) -> None:
+    write("net.py", JOINED.replace("randn(batch, 4)", "randn(50, 4)"))
+    said = "inputs(8, 0) of net.py:build gives no more numbers than inputs(1, 0)"
+    assert said in refused("net.py:build", batch=8)
+
+
 def test_complex_parameters_keep_their_imaginary_part(write: Write) -> None:
     factory = """model = nn.Linear(4, 2).eval()
     model.w = nn.Parameter(torch.tensor([1 + 2j]))
@@ -468,6 +489,36 @@ def test_an_operator_of_cuda_alone_is_explained() -> None:
 def test_an_error_of_a_call_is_explained_in_one_line(error: BaseException, said: str) -> None:
     assert said in explain(error)
     assert "\n" not in explain(error)
+
+
+def test_the_error_behind_that_of_a_lazy_import_is_named_with_its_remedy() -> None:
+    error = ImportError("Could not import module 'T5Model'. Set the logging verbosity to DEBUG.")
+    error.__cause__ = RuntimeError("failed")
+    error.__cause__.__cause__ = ModuleNotFoundError("No module named 'PIL'")
+    said = explain(error)
+    assert ", caused by ModuleNotFoundError: No module named 'PIL': install that into" in said
+    assert "failed" not in said
+
+
+def test_a_cause_that_the_error_quotes_or_is_adds_nothing() -> None:
+    error = ValueError("of the reader: no such column")
+    for cause in (ValueError("no such column"), error):
+        error.__cause__ = cause
+        assert explain(error) == "ValueError: of the reader: no such column: correct that"
+
+
+def test_what_dynamo_says_is_told_without_its_hints() -> None:
+    arguments = ", ".join(["FakeTensor(..., size=(4, 7))"] * 8)
+    error = RuntimeError(
+        f"cannot call\n  Explanation: ({arguments}): got uint8\n  Hint: double check\n\nfrom"
+    )
+    said = explain(error, otherwise="leave the mode out")
+    assert said.startswith("RuntimeError: cannot call Explanation: (FakeTensor(")
+    assert said.endswith("): got uint8: leave the mode out")
+
+
+def test_an_error_that_is_cut_says_so() -> None:
+    assert explain(ValueError("x" * 1000)) == f"ValueError: {'x' * 500}…: correct that"
 
 
 def test_our_top_level_names_are_all_known() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from service.step import module_step
 from service.step.module_parity import OUTPUT, Tolerances, compare_trees, relative_tolerance
 from service.step.module_step import as_json, detached, leaves
 
@@ -130,12 +131,22 @@ def test_a_tolerance_is_that_of_the_coarsest_dtype_on_the_way_or_what_the_author
 
 def test_a_tree_is_freed_of_its_tape_whatever_it_is_made_of() -> None:
     made = ONE.clone().requires_grad_() * 2
-    tree = {"a": (made, [made]), "b": Pair(made, OrderedDict(d=made)), "c": None}
+    tree = {"a": (made, [made]), "b": Pair(made, (1, None)), "c": OrderedDict(d=made)}
     free = detached(tree)
     found = dict(leaves(free, OUTPUT))
-    assert [type(leaf) for leaf in found.values()] == [Tensor, Tensor, Tensor, Tensor, type(None)]
-    assert not any(leaf.requires_grad for leaf in found.values() if leaf is not None)
+    assert [type(leaf) for leaf in found.values()] == [*[Tensor] * 3, int, type(None), Tensor]
+    assert not any(leaf.requires_grad for leaf in found.values() if isinstance(leaf, Tensor))
     assert found.keys() == dict(leaves(tree, OUTPUT)).keys()
+    assert made.requires_grad
+    assert tree["b"].left is made
+
+
+def test_a_tree_of_plain_values_is_freed_without_the_slow_walk_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(module_step, "tree_map_only")
+    tree = [[1, 2.0, None], {"a": "text", "b": True}, Pair(1, (2, b"c"))]
+    assert detached(tree) == tree
 
 
 def test_a_tree_is_answered_with_the_dtype_and_shape_of_each_tensor() -> None:

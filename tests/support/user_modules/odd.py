@@ -176,6 +176,26 @@ def build_distribution() -> tuple[nn.Module, Inputs]:
     return Distribution().eval(), inputs
 
 
+class Tagging(Linear):
+    """Returns lists of Python's integers, as decoders do."""
+
+    def forward(self, x: Tensor) -> Any:
+        return [[int(one)] for one in self.inner(x).argmax(-1)]
+
+
+def build_tagging() -> tuple[nn.Module, Inputs]:
+    return Tagging().eval(), inputs
+
+
+class Silent(Linear):
+    def forward(self, x: Tensor) -> None:
+        self.inner(x)
+
+
+def build_silent() -> tuple[nn.Module, Inputs]:
+    return Silent().eval(), inputs
+
+
 class Wrong(Linear):
     def forward(self, x: Tensor) -> Tensor:
         return x @ torch.ones(WIDTH + 1, 1)
