@@ -8,13 +8,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from rich.console import Console
 
 from service.cli.options import Device, Dtype, Model, bad_input, settings_from
+from service.records import Phase
 from service.study_names import OPERATOR_CALLS, ProbeName, not_of_modules
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def anatomy(
     mode: Annotated[str | None, typer.Option(help="The mode to examine.")] = None,
     batch_size: BatchSize = None,
     phase: Annotated[
-        Literal["decode", "prefill", "forward"] | None,
+        Phase | None,
         typer.Option(help="The step to examine; default decode, of a module forward."),
     ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="What each layer of PyTorch takes.")] = False,

@@ -114,9 +114,7 @@ class ShapeInputs:
 
     @property
     def batch_place(self) -> BatchPlace | None:
-        """Where a client's inputs have the batch; None: in no dimension, or in a tree that is neither list nor
-        dict.
-        """
+        """Where a client's inputs have the batch; None: in no dimension, or in a tree of another kind."""
         args, kwargs = self.arguments
         path = _first_tensor(args) or _first_tensor(kwargs)
         dimension = self._user.batch_dimension

@@ -21,7 +21,7 @@ from loadtests.plan.presets import PRESETS
 from service.cli.check import described
 from service.cli.options import EXIT_BAD_INPUT
 from service.ray_cluster import environment
-from service.records import Batching, ModeStatus, Parity
+from service.records import Batching, ModeStatus, Parity, Phase
 from service.study_names import PROBES
 from tests.support.made_plans import make_plan
 from tests.support.made_results import make_results
@@ -45,7 +45,7 @@ LISTED: list[tuple[str, str, tuple[str, ...]]] = [
     ("serve", "--batching", get_args(Batching)),
     ("serve", "--log-format", ("text", "json")),
     ("serve", "--log-requests", ("all", "failed", "off")),
-    ("anatomy", "--phase", ("decode", "prefill", "forward")),
+    ("anatomy", "--phase", get_args(Phase)),
     ("sweep", "--preset", PRESETS),
     ("run", "--preset", PRESETS),
     ("fleet", "--preset", PRESETS),
