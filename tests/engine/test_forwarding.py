@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -317,6 +318,13 @@ def forwarded(
     return result
 
 
+def test_calls_of_a_long_job_are_timed_once_the_caches_are_warm() -> None:
+    for calls, untimed in ((1, 0), (7, 0), (9, 1), (400, 10)):
+        step = Mock(return_value=None)
+        result = forwarded(called(calls=calls), step=step)
+        assert (result.forward.steps, step.call_count) == (calls, calls + untimed)
+
+
 def test_a_job_that_is_cancelled_ends_between_two_calls() -> None:
     inbox = Busy([])
     calls: list[int] = []
@@ -325,7 +333,7 @@ def test_a_job_that_is_cancelled_ends_between_two_calls() -> None:
         calls.append(1)
         inbox.cancelled = len(calls) == 2
 
-    result = forwarded(called(calls=9), inbox=inbox, step=step)
+    result = forwarded(called(calls=7), inbox=inbox, step=step)
     assert (result.kind, result.forward.steps, len(calls)) == ("cancelled", 2, 2)
     assert result.ended_ns > result.forward.begin[-1]
 
@@ -337,7 +345,7 @@ def test_a_job_whose_deadline_passes_ends_between_two_calls() -> None:
         while perf_counter_ns() <= deadline:
             pass
 
-    result = forwarded(msgspec.structs.replace(called(calls=9), deadline_ns=deadline), step=step)
+    result = forwarded(msgspec.structs.replace(called(calls=7), deadline_ns=deadline), step=step)
     assert (result.kind, result.forward.steps) == ("timeout", 1)
 
 
