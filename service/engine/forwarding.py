@@ -31,8 +31,8 @@ MOST_OUTPUT_NUMBERS = 1_000_000
 
 
 def lead_calls(calls: int) -> int:
-    """Untimed calls before `calls` timed ones: code and weights lie in the caches after about ten. None before
-    fewer than LEAD_SHARE, so that a single call is timed as it comes.
+    """Untimed calls before `calls` timed ones: after about ten, code and weights lie in the caches. A single
+    call has none and is timed as it comes.
     """
     return min(LEAD_STEPS, calls // LEAD_SHARE)
 
