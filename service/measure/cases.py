@@ -64,7 +64,7 @@ class AnyCase:
     @property
     def device(self) -> torch.device:
         """Where its inputs lie."""
-        return next(leaf.device for leaf in tree_leaves(self.arguments) if isinstance(leaf, Tensor))
+        return next(leaf.device for leaf in tree_leaves(tuple(self.arguments)) if isinstance(leaf, Tensor))
 
     def call(self) -> Any:  # noqa: ANN401 - the step's result
         """One call, not synchronised on CUDA; returns what the step returns."""

@@ -140,7 +140,7 @@ def test_all_batch_sizes_of_a_module_that_breaks_run_compiled_code(breaking: Mod
 def test_the_inputs_are_the_same_ones_in_every_mode(nested: ModuleBench) -> None:
     for batch in BATCHES:
         cases = [nested.case(mode, batch) for mode in MODES]
-        assert {id(case.arguments) for case in cases} == {id(nested.inputs[batch].arguments)}
+        assert {id(case.arguments) for case in cases} == {id(nested.inputs[batch].first.arguments)}
         first, *others = (case.call()["pair"][0].clone() for case in cases)
         for other in others:
             torch.testing.assert_close(other, first, rtol=1e-5, atol=1e-5)
