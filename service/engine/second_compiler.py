@@ -21,7 +21,7 @@ import msgspec
 import psutil
 
 from service.engine.parts import EngineParts, build_parts
-from service.engine.warmup import CompiledElsewhere, callable_name, callables_of
+from service.engine.warmup import callable_name, callables_of
 from service.machine import physical_cores
 from service.modes import MODES
 from service.parent_death import owned
@@ -75,10 +75,10 @@ class SecondCompiler:
     def __init__(self, settings: EngineSettings, modes: list[str], phases: Sequence[Phase]) -> None:
         chosen = msgspec.json.encode(msgspec.structs.replace(settings, modes=modes)).decode()
         print(f"launchbound engine: a second process helps to compile {', '.join(modes)}", file=sys.stderr)
-        file = os.memfd_create("claims")
-        self._claims = Claims(file, modes, phases, settings.batch_sizes)
-        command = [sys.executable, "-m", "service.engine.second_compiler", chosen, str(file)]
-        self._process = subprocess.Popen(owned(command), stdout=subprocess.PIPE, pass_fds=[file])
+        self._file = os.memfd_create("claims")
+        self._claims = Claims(self._file, modes, phases, settings.batch_sizes)
+        command = [sys.executable, "-m", "service.engine.second_compiler", chosen, str(self._file)]
+        self._process = subprocess.Popen(owned(command), stdout=subprocess.PIPE, pass_fds=[self._file])
         assert self._process.stdout is not None
         self._lines = self._process.stdout
         os.set_blocking(self._lines.fileno(), False)
@@ -95,6 +95,13 @@ class SecondCompiler:
             yield
         self._read()  # a process that has ended has let its claims go
         return self._seconds.get(name)
+
+    def close(self) -> None:
+        """End it, whatever it is doing: nothing is left for it to compile."""
+        self._process.terminate()
+        self._process.wait()
+        self._lines.close()
+        os.close(self._file)
 
     def _read(self) -> None:
         if self._lines.closed:
@@ -113,7 +120,7 @@ class SecondCompiler:
                 warn(f"the second compiler ended with code {code}: the engine compiles what it left")
 
 
-def second_compiler(parts: EngineParts) -> CompiledElsewhere | None:
+def second_compiler(parts: EngineParts) -> SecondCompiler | None:
     """Start it where it shortens a start and there is room for another copy of the model; else None."""
     settings, loaded = parts.settings, parts.loaded
     modes = _shared(settings.modes)
@@ -126,7 +133,7 @@ def second_compiler(parts: EngineParts) -> CompiledElsewhere | None:
     # What the engine chose by timing is part of what is compiled.
     linears = settings.linears if loaded.linears is None else loaded.linears.layout
     chosen = msgspec.structs.replace(settings, device="cpu", linears=linears, discard_compiled=False)
-    return SecondCompiler(chosen, modes, parts.workload.kind.phases).compiled
+    return SecondCompiler(chosen, modes, parts.workload.kind.phases)
 
 
 def _shared(modes: Iterable[str]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
+from typing import Protocol
 
 import msgspec
 from torch._dynamo.exc import Unsupported
@@ -32,7 +33,15 @@ from service.step.device import free_memory, is_device_lost
 from service.step.graphs import counted_replays
 from service.step.process_state import resident_bytes
 
-CompiledElsewhere = Callable[[str, str], Generator[None, None, float | None]]
+
+class Elsewhere(Protocol):
+    """Another process that compiles into the same cache."""
+
+    def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]: ...
+
+    def close(self) -> None: ...
+
+
 """Waits for a mode's callable, by name, where another process compiles it: its seconds; None: compile it."""
 
 
@@ -75,9 +84,8 @@ class Warmup:
         self.attention: Sequence[Attention] = ()
         self.reference_seconds = 0.0
         self._compiler_loaded = False
-        # Starts another process that compiles into the same cache.
-        self.start_elsewhere: Callable[[], CompiledElsewhere | None] = lambda: None
-        self._elsewhere: CompiledElsewhere | None = None
+        self.start_elsewhere: Callable[[], Elsewhere | None] = lambda: None
+        self._elsewhere: Elsewhere | None = None
 
     def _cold(self, mode: Mode) -> ConfiguredMode:
         effect = mode.effect(self._device.type)
@@ -100,9 +108,13 @@ class Warmup:
         parity = self._workload.check(self._workload.build(MODES["eager"]))
         self.attention = parity.attention
         self.reference_seconds = perf_counter() - began
-        for configured in self.modes.values():
-            self.update(configured, state="warming")
-            yield from self._or_fail(configured, self._warm(configured, parity))
+        try:
+            for configured in self.modes.values():
+                self.update(configured, state="warming")
+                yield from self._or_fail(configured, self._warm(configured, parity))
+        finally:
+            if self._elsewhere is not None:
+                self._elsewhere.close()
 
     def compile(self, claim: Callable[[str], bool]) -> Iterator[tuple[str, float | None]]:
         """Compile for the cache alone each callable that `claim` gives us by its name, the last one first;
@@ -242,7 +254,7 @@ class Warmup:
             name = callable_name(mode, phase, bucket)
             there: float | None = None
             if effect.compiles and self._elsewhere is not None:
-                there = yield from self._elsewhere(mode, name)
+                there = yield from self._elsewhere.compiled(mode, name)
             misses = read_compile_counts()
             if configured.breaks is not None:
                 configured.breaks.begin()

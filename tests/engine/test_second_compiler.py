@@ -39,7 +39,7 @@ def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecondCo
     there = SecondCompiler(settings(tmp_path, batch_sizes=[1, 2]), ["reduce-overhead"], PHASES)
     there._process.wait()
     yield there
-    there._lines.close()
+    there.close()
 
 
 def seconds_of(waiting: Generator[None, None, float | None]) -> float | None:
@@ -74,7 +74,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineSettings, list[st
 
     def start(*given: object) -> SimpleNamespace:
         found.append(given)  # type: ignore[arg-type]
-        return SimpleNamespace(compiled=None)
+        return SimpleNamespace()
 
     monkeypatch.setattr(module, "SecondCompiler", start)
     monkeypatch.setattr(module, "physical_cores", lambda _: 2)
@@ -130,8 +130,9 @@ assert there._claims.claim("compiled decode 1")
 while not there._seconds and there._process.poll() is None:
     sleep(0.1)
     there._read()
-engine.parts.warmup.start_elsewhere = lambda: there.compiled
+engine.parts.warmup.start_elsewhere = lambda: there
 engine.run()
+assert there._process.returncode is not None, "it was waited for"
 print(msgspec.json.encode((inbox.outcomes[0].kind, inbox.modes["compiled"], there._seconds)).decode())
 """
 

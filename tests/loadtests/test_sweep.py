@@ -8,6 +8,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -255,8 +256,12 @@ PLAN = Plan(preset="own", seed=3, rounds=2, cells=CELLS)
 
 def load_processes() -> list[psutil.Process]:
     """The load processes that this process's sweeps have at the moment."""
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if "loadtests.run.locust_users" in child.cmdline()]
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # of those that other tests started one may just have ended
+            if "loadtests.run.locust_users" in child.cmdline():
+                found.append(child)
+    return found
 
 
 @pytest.fixture(scope="module")
