@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_int64
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Generator:
                 prompts, feed, step, meter, result.prefill, lambda: self._watch.check(job, perf_counter_ns())
             )
             result.padded_prompt_tokens = found.padded
-            feed.buffers.positions.copy_(found.lengths, non_blocking=True)
+            feed.place(found.lengths)
             tokens = sampler.choose(found.logits, found.greedy, result.prefill)
             now = resource.getrusage(resource.RUSAGE_THREAD)
             result.prefill.minor_faults = now.ru_minflt - before.ru_minflt
@@ -171,12 +172,12 @@ class DecodeSteps:
 class Prefilled(NamedTuple):
     """What the last token of each prompt predicts: `logits` [bucket, vocabulary], `greedy` int64 [bucket].
 
-    `lengths`, int64 [bucket] on the host, are the tokens of each row, `padded` those that were computed.
+    `lengths` are the tokens of each row, `padded` those that were computed.
     """
 
     logits: Tensor
     greedy: Tensor
-    lengths: Tensor
+    lengths: list[int]
     padded: int
 
 
@@ -193,13 +194,13 @@ def prefill(
     Rows are padded on the right: padding in the cache is overwritten before anything attends to it.
     """
     buffers = feed.buffers
-    layout = lay_out(prompts, buffers.bucket, list(buffers.chunks), pinned=buffers.token.is_cuda)
+    layout = lay_out(prompts, buffers.bucket, list(buffers.chunks))
     logits = greedy = None
     begin = 0
     try:
         for index, chunk in enumerate(layout.chunks):
             between()
-            length = chunk.shape[1]
+            length = len(chunk) // buffers.bucket
             arguments = buffers.arguments("prefill", length, buffers.reach(begin + length))
             feed.put_chunk(chunk, begin, layout.last[index], readings)
             new_logits, new_greedy = meter.run(step, arguments, readings)
@@ -210,31 +211,32 @@ def prefill(
                     # Another chunk follows, and a graph replay overwrites its last output.
                     logits, greedy = logits.clone(), greedy.clone()
             else:
-                contains = layout.contains[index].to(new_logits.device, non_blocking=True)
+                contains = on_host(layout.contains[index], new_logits)
+                contains = contains.to(new_logits.device, non_blocking=True)
                 logits = torch.where(contains.unsqueeze(1), new_logits, logits)
                 greedy = torch.where(contains, new_greedy, greedy)
     finally:
         # Given up between two chunks, it would else be what steps of this bucket go by.
-        buffers.last.zero_()
+        feed.forget_last()
     assert logits is not None
     assert greedy is not None
     return Prefilled(logits, greedy, layout.lengths, begin)
 
 
 class Layout(NamedTuple):
-    """A ragged batch cut into prefill chunks, on the host (pinned for CUDA, so that copies need no wait).
+    """A ragged batch cut into prefill chunks.
 
-    `chunks` int64 [bucket, chunk] each; `last` int64 [count, bucket], the index in each chunk of a row's last
-    token; `contains` bool [count, bucket], whether a row has tokens in that chunk; `lengths` int64 [bucket].
+    `chunks` has the tokens of each, row after row; `last` for each chunk the index of every row's last token
+    in it; `contains` whether the row has tokens in that chunk; `lengths` the tokens of each row.
     """
 
-    chunks: list[Tensor]
-    last: Tensor
-    contains: Tensor
-    lengths: Tensor
+    chunks: list[list[int]]
+    last: list[list[int]]
+    contains: list[list[bool]]
+    lengths: list[int]
 
 
-def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int], pinned: bool) -> Layout:
+def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int]) -> Layout:
     """Right-pad `prompts` with token 0 to chunks, and the batch with one-token rows to `bucket`.
 
     Of `sizes`, ascending, the last chunk has the shortest that fits, others the longest.
@@ -244,17 +246,18 @@ def lay_out(prompts: list[list[int]], bucket: int, sizes: Sequence[int], pinned:
     longest, chunk = max(lengths), sizes[-1]
     begins = range(0, longest, chunk)
     total = begins[-1] + next(size for size in sizes if size >= longest - begins[-1])
-
-    def tensor(values: object) -> Tensor:
-        return torch.tensor(values, pin_memory=pinned)
-
     padded = [prompt + [0] * (total - len(prompt)) for prompt in filled]
     return Layout(
-        chunks=[tensor([row[begin : begin + chunk] for row in padded]) for begin in begins],
-        last=tensor([[min(max(length - 1 - begin, 0), chunk - 1) for length in lengths] for begin in begins]),
-        contains=tensor([[length > begin for length in lengths] for begin in begins]),
-        lengths=tensor(lengths),
+        chunks=[[token for row in padded for token in row[begin : begin + chunk]] for begin in begins],
+        last=[[min(max(length - 1 - begin, 0), chunk - 1) for length in lengths] for begin in begins],
+        contains=[[length > begin for length in lengths] for begin in begins],
+        lengths=lengths,
     )
+
+
+def on_host(values: Sequence[int], target: Tensor) -> Tensor:
+    """`values` as a tensor on the host, pinned where `target` is on a GPU, so that its copy needs no wait."""
+    return torch.tensor(values, pin_memory=target.is_cuda)
 
 
 class HostFeed:
@@ -268,16 +271,25 @@ class HostFeed:
         self.buffers = buffers
         self._tokens = _words(buffers.token_row)
         self._positions = _words(buffers.positions)
+        self._last = _words(buffers.last)
+        self._chunks = {length: _words(chunk.view(-1)) for length, chunk in buffers.chunks.items()}
 
-    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
-        """Set a prefill step's inputs without a wait, from the host.
+    def put_chunk(self, chunk: list[int], begin: int, last: list[int], readings: Readings) -> None:
+        """Set a prefill step's inputs, which begin at position `begin`.
 
-        `chunk`, int64 [bucket, length], begins at position `begin`; `last`, int64 [bucket], has the index of
-        each row's last token.
+        `chunk` has the tokens of all rows, `last` the index of each row's last token.
         """
-        self.buffers.chunks[chunk.shape[1]].copy_(chunk, non_blocking=True)
-        self.buffers.positions.fill_(begin)
-        self.buffers.last.copy_(last, non_blocking=True)
+        self._chunks[len(chunk) // len(last)][:] = array("q", chunk)
+        self._last[:] = array("q", last)
+        self._positions[:] = array("q", [begin] * len(last))
+
+    def forget_last(self) -> None:
+        """Every row has one token in the steps that follow."""
+        self._last[:] = array("q", bytes(self._last.nbytes))
+
+    def place(self, lengths: list[int]) -> None:
+        """Every row is fed next behind its `lengths` tokens."""
+        self._positions[:] = array("q", lengths)
 
     def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
         """Set a decode step's tokens: `tokens`, int64 [bucket], whose values on the host are `values`."""
@@ -310,10 +322,21 @@ class DeviceFeed(HostFeed):
         self._rows = torch.zeros(2, buffers.bucket, dtype=torch.int64, pin_memory=buffers.token.is_cuda)
         self._host_rows = _words(self._rows.view(-1))
 
-    def put_chunk(self, chunk: Tensor, begin: int, last: Tensor, readings: Readings) -> None:
+    def put_chunk(self, chunk: list[int], begin: int, last: list[int], readings: Readings) -> None:
+        buffers = self.buffers
+        target = buffers.chunks[len(chunk) // len(last)]
+        tokens, ends = on_host(chunk, target).view_as(target), on_host(last, target)
         began = perf_counter_ns()
-        super().put_chunk(chunk, begin, last, readings)
+        target.copy_(tokens, non_blocking=True)
+        buffers.positions.fill_(begin)
+        buffers.last.copy_(ends, non_blocking=True)
         readings.feed.append(perf_counter_ns() - began)
+
+    def forget_last(self) -> None:
+        self.buffers.last.zero_()
+
+    def place(self, lengths: list[int]) -> None:
+        self.buffers.positions.copy_(on_host(lengths, self.buffers.positions), non_blocking=True)
 
     def put(self, tokens: Tensor, values: list[int], readings: Readings) -> None:
         began = perf_counter_ns()

@@ -166,6 +166,23 @@ def buffers() -> Buffers:
 
 
 @pytest.mark.parametrize("kind", [DeviceFeed, HostFeed])
+def test_the_inputs_of_a_prefill_step_are_written_in_place(
+    buffers: Buffers, kind: type[DeviceFeed] | type[HostFeed]
+) -> None:
+    feed, chunk = kind(buffers), buffers.chunks[16]
+    addresses = chunk.data_ptr(), buffers.positions.data_ptr(), buffers.last.data_ptr()
+    feed.put_chunk(list(range(64)), 16, [15, 0, 7, 3], Readings())
+    assert chunk.tolist() == [list(range(16 * row, 16 * row + 16)) for row in range(4)]
+    assert buffers.positions.tolist() == [16] * 4
+    assert buffers.last.tolist() == [15, 0, 7, 3]
+    feed.forget_last()
+    feed.place([32, 17, 2**33, 1])
+    assert buffers.last.tolist() == [0] * 4
+    assert buffers.positions.tolist() == [32, 17, 2**33, 1]
+    assert (chunk.data_ptr(), buffers.positions.data_ptr(), buffers.last.data_ptr()) == addresses
+
+
+@pytest.mark.parametrize("kind", [DeviceFeed, HostFeed])
 def test_tokens_and_positions_of_every_row_are_written_in_place(
     buffers: Buffers, kind: type[DeviceFeed] | type[HostFeed]
 ) -> None:
@@ -187,7 +204,7 @@ def test_what_feeds_a_step_on_a_device_is_on_the_clock_one_entry_per_step(
     # Each operator lies between two readings of the clock, which are 10 ns apart.
     monkeypatch.setattr(generation, "perf_counter_ns", partial(next, count(0, 10)))
     feed, readings, tokens = DeviceFeed(buffers), Readings(), torch.zeros(4, dtype=torch.int64)
-    feed.put_chunk(torch.zeros(4, 16, dtype=torch.int64), 0, tokens, readings)
+    feed.put_chunk([0] * 64, 0, [0] * 4, readings)
     for _ in range(2):
         feed.put(tokens, [0] * 4, readings)
         feed.advance(readings)
