@@ -19,7 +19,7 @@ REJECTED = 429
 """The status of a request that the service's queue has no room for."""
 
 
-class RowPhase(PhaseTimings, frozen=True, kw_only=True, gc=False):
+class RowPhase(PhaseTimings, frozen=True, kw_only=True, gc=False, array_like=False):
     """Timings of one phase of a request, as in its response. `minor_faults` None: an older row has none."""
 
     minor_faults: int | None = None  # type: ignore[assignment]  # the service always counts them

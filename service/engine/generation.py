@@ -87,7 +87,7 @@ class Generator:
         return prompts, rows
 
     def _decode(
-        self, job: Job, result: JobResult, rows: Completions, steps: DecodeSteps, copied: Copied
+        self, job: Job, result: JobResult, rows: Completions, steps: DecodeSteps, copied: Tensor | Copied
     ) -> None:
         """Run decode steps until every row is complete; `copied` are the tokens of prefill.
 
@@ -95,10 +95,10 @@ class Generator:
         not wait for the host. Where these end the text, it was one too many, and is waited for like any.
         """
         meter, readings, ahead = steps.meter, result.prefill, None
-        check = self._watch.check
+        watch, on_cuda = self._watch, steps.on_cuda
         for left in reversed(range(job.max_new_tokens)):
             # Not behind prefill, whose wait would else be a part of the first decode step.
-            if steps.on_cuda and left and readings is result.decode:
+            if on_cuda and left and readings is result.decode:
                 ahead = steps.launch([])
             values = meter.fetch(copied, readings)
             now = perf_counter_ns()
@@ -108,9 +108,10 @@ class Generator:
                 self.stream(job, examined)
                 if rows.complete:
                     break
-            check(job, now)
+            if now >= watch.due_ns:
+                watch.check(job, now)
             readings = result.decode
-            copied, ahead = ahead or steps.launch(values), None
+            copied, ahead = steps.launch(values) if ahead is None else ahead, None
         if ahead is not None:
             meter.fetch(ahead, readings)
 
@@ -155,7 +156,7 @@ class DecodeSteps:
     def on_cuda(self) -> bool:
         return self.tokens.is_cuda
 
-    def launch(self, values: list[int]) -> Copied:
+    def launch(self, values: list[int]) -> Tensor | Copied:
         """The next step, and the copy of its tokens. `values` are those of `tokens`; on CUDA not needed."""
         feed, readings = self.feed, self.result.decode
         self.used += 1

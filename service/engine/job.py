@@ -73,11 +73,11 @@ class JobEnded(Exception):
 
 
 class JobWatch:
-    """Asked between two steps of a job whether it is to go on."""
+    """Asked between two steps of a job whether it is to go on: before `due_ns` there is no need to ask."""
 
     def __init__(self, inbox: Inbox | LocalInbox) -> None:
         self._inbox = inbox
-        self._poll_ns = 0
+        self._poll_ns = self.due_ns = 0
 
     def check(self, job: Job, now_ns: int) -> None:
         """Raise JobEnded where the deadline has passed or the job is cancelled."""
@@ -88,6 +88,7 @@ class JobWatch:
             self._inbox.receive()
         if self._inbox.is_cancelled(job):
             raise JobEnded("cancelled")
+        self.due_ns = min(self._poll_ns, job.deadline_ns + 1)
 
 
 class JobWork(Protocol):

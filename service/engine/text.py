@@ -139,22 +139,23 @@ class Completion:
 
 
 class Completions:
-    """All rows of a job. Most steps complete nothing, and then taking in their tokens is cheap."""
+    """All rows of a job. Most steps complete nothing, and then their tokens are only kept until one does."""
 
     def __init__(self, job: Job, tokenizer: ServedTokenizer) -> None:
         self._rows = [Completion(job, tokenizer) for _ in job.prompts]
         self._appends: list[Callable[[int], object]] = [row.token_ids.append for row in self._rows]
+        self._kept: list[list[int]] = []
         self._steps_left = job.max_new_tokens
         self._every_token = bool(job.stop) or job.stream
         self._ends: frozenset[int] = frozenset() if job.ignore_eos else tokenizer.ends
 
     def take_in(self, tokens: list[int]) -> list[tuple[int, Completion]]:
-        """Append to every unfinished row its token of `tokens` [bucket]; returns the rows examined."""
-        for append, token in zip(self._appends, tokens, strict=False):
-            append(token)
+        """Take for every unfinished row its token of `tokens` [bucket]; returns the rows examined."""
+        self._kept.append(tokens)
         self._steps_left -= 1
         if self._steps_left and not self._every_token and self._ends.isdisjoint(tokens):
             return []
+        self._append_kept()
         examined = [(index, row) for index, row in enumerate(self._rows) if row.finish_reason is None]
         for index, row in examined:
             row.examine()
@@ -164,7 +165,14 @@ class Completions:
 
     def end(self) -> list[tuple[int, Completion]]:
         """No tokens follow: complete the text of the rows that were interrupted; returns those rows."""
+        self._append_kept()
         return [(index, row) for index, row in enumerate(self._rows) if row.end()]
+
+    def _append_kept(self) -> None:
+        kept, self._kept = self._kept, []
+        for tokens in kept:
+            for append, token in zip(self._appends, tokens, strict=False):
+                append(token)
 
     @property
     def complete(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import sqrt
 from typing import Literal, NamedTuple, get_args
@@ -53,6 +54,7 @@ class DispatchShare(NamedTuple):
     high: float
 
 
+@lru_cache(maxsize=1024)
 def dispatch_share(
     kernel: int, host: int, unclassified: int, left_open: LeftOpen = UNPROVED
 ) -> DispatchShare | None:

@@ -61,13 +61,14 @@ class Readings:
 
 
 class Copied(NamedTuple):
-    """Tokens on their way to the host: `tokens`, int64 [batch], once `arrived` has passed; None: on a CPU
-    they are there. `running`: events around the steps before it, whose times can be read from then on.
+    """Tokens on their way to the host: `tokens`, int64 [batch], once `arrived` has passed.
+
+    `running`: events around the steps before it, whose times can be read from then on.
     """
 
     tokens: Tensor
-    arrived: torch.cuda.Event | None = None
-    running: Sequence[tuple[torch.cuda.Event, torch.cuda.Event, Readings]] = ()
+    arrived: torch.cuda.Event
+    running: Sequence[tuple[torch.cuda.Event, torch.cuda.Event, Readings]]
 
 
 class Meter:
@@ -80,13 +81,17 @@ class Meter:
         readings.unmeasured += 1
         return step(*arguments)
 
-    def copy(self, tokens: Tensor) -> Copied:
-        """Begin to copy `tokens`, int64 [batch], to the host. Steps may follow before it is fetched."""
-        return Copied(tokens)
+    def copy(self, tokens: Tensor) -> Tensor | Copied:
+        """Begin to copy `tokens`, int64 [batch], to the host, where a CPU has them already.
 
-    def fetch(self, copied: Copied, readings: Readings) -> list[int]:
+        Steps may follow before it is fetched.
+        """
+        return tokens
+
+    def fetch(self, copied: Tensor | Copied, readings: Readings) -> list[int]:
         """The values of what was copied: the one wait of a step, which goes to `readings`."""
-        values: list[int] = copied.tokens.tolist()
+        assert isinstance(copied, Tensor)
+        values: list[int] = copied.tolist()
         return values
 
 
@@ -225,9 +230,9 @@ class CudaMeter(Meter):
         running, self._running = self._running, []
         return Copied(target, arrived, running)
 
-    def fetch(self, copied: Copied, readings: Readings) -> list[int]:
+    def fetch(self, copied: Tensor | Copied, readings: Readings) -> list[int]:
         """Wait once (`readings.wait`), then read the events that have passed."""
-        assert copied.arrived is not None
+        assert isinstance(copied, Copied)
         began = perf_counter_ns()
         copied.arrived.synchronize()
         if self._timed:
@@ -281,10 +286,10 @@ class ProfilingMeter(Meter):
         with record_function(step_name(arguments)):
             return self._inner.run(step, arguments, readings)
 
-    def copy(self, tokens: Tensor) -> Copied:
+    def copy(self, tokens: Tensor) -> Tensor | Copied:
         return self._inner.copy(tokens)
 
-    def fetch(self, copied: Copied, readings: Readings) -> list[int]:
+    def fetch(self, copied: Tensor | Copied, readings: Readings) -> list[int]:
         return self._inner.fetch(copied, readings)
 
     def end(self) -> None:

@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from models.checkpoint import TINY_FOLDER, Checkpoint
 from models.tokenizer import ByteLevelStream, Tokenizer
 from service.engine import generation
+from service.engine import job as job_module
 from service.engine.generation import DeviceFeed, Generator, HostFeed, new_feed, prefill
 from service.engine.inbox import local_job
 from service.engine.job import JobResult
@@ -25,7 +26,7 @@ from service.modes import MODES
 from service.records import Job, Output, Token
 from service.step.buffers import Buffers, allocate
 from service.step.callables import Step, build_step
-from service.step.meters import Copied, HostMeter, Readings
+from service.step.meters import HostMeter, Readings
 from service.step.sampling import Sampler, nucleus
 
 PROMPT = "def mean(values):\n"
@@ -138,7 +139,10 @@ def test_a_token_that_the_model_does_not_have_is_refused_with_the_range(engine: 
     assert refused.value.problem.type == "invalid_request"
 
 
-def test_what_a_cancelled_job_held_back_for_a_stop_string_is_still_streamed(engine: Engine) -> None:
+def test_what_a_cancelled_job_held_back_for_a_stop_string_is_still_streamed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_module, "POLL_NS", 0)
     client = Client(patience=6)
     stop = ["absent from the text"]
     job = local_job("a", "inference_mode", [PROMPT], 60, ignore_eos=True, stream=True, stop=stop)
@@ -225,7 +229,7 @@ def test_steps_that_are_launched_before_tokens_arrive_write_the_same_text(
     waited = run()
     monkeypatch.setattr(generation.DecodeSteps, "on_cuda", True)
     monkeypatch.setattr(HostFeed, "put", lambda feed, tokens, *_: feed.buffers.token_row.copy_(tokens))
-    monkeypatch.setattr(HostMeter, "copy", lambda _, tokens: Copied(tokens.clone()))
+    monkeypatch.setattr(HostMeter, "copy", lambda _, tokens: tokens.clone())
     (text, steps), (stopped, fewer), (sampled, _) = waited
     assert fewer < steps == 23
     assert run() == [(text, steps), (stopped, fewer + 1), (sampled, steps)]
