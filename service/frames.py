@@ -121,6 +121,8 @@ class FrameStream:
             if not data:
                 self._ended = True
                 break
+            if not self._partial and len(data) == LENGTH_BYTES + _length(data) < CHUNK_BYTES:
+                return [data[LENGTH_BYTES:]]  # as usual: one frame, and all of it
             self._partial += data
             if len(data) < CHUNK_BYTES:
                 break
@@ -154,9 +156,14 @@ class FrameStream:
         begin, partial = 0, self._partial
         while len(partial) - begin >= LENGTH_BYTES:
             first = begin + LENGTH_BYTES
-            end = first + int.from_bytes(partial[begin:first], "little")
+            end = first + _length(partial[begin:first])
             if end > len(partial):
                 break
             yield bytes(partial[first:end])
             begin = end
         del partial[:begin]
+
+
+def _length(data: bytes | bytearray) -> int:
+    """Of the frame whose length `data` begins with."""
+    return int.from_bytes(data[:LENGTH_BYTES], "little")

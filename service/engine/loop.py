@@ -126,6 +126,7 @@ class Engine:
         for _ in announced(start, warmup, self._inbox):
             self._busy_until_ns = perf_counter_ns()
             self._device.follow()
+            self._inbox.receive()
             self._serve_waiting()
             self.parts.shares.rest()
             self._wait_while_paused()
@@ -169,8 +170,7 @@ class Engine:
             self._busy_until_ns = perf_counter_ns()
 
     def _serve_waiting(self) -> None:
-        """Run every job that has arrived, one after another; each keeps those behind it waiting."""
-        self._inbox.receive()
+        """Run every job that was received, one after another; each keeps those behind it waiting."""
         while not self._inbox.stopped and (job := self._inbox.take()) is not None:
             if self._scheduler is not None:
                 self._scheduler.serve(job, self._busy_until_ns)

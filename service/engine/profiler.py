@@ -113,8 +113,10 @@ class RequestProfiler:
         self, mode: str, bucket: int, newest: Mapping[Phase, SampleCounts | None]
     ) -> StepEstimates:
         """Costs per step of `mode` in `bucket`, from earlier profiled steps."""
+        if not self._cuda:
+            return StepEstimates(False, newest, {}, "sampled")
         per_step = {phase: self.kernel_times.medians[mode, phase, bucket] for phase in ALL_PHASES}
-        return StepEstimates(self._cuda, newest, per_step, "sampled", self._attached)
+        return StepEstimates(True, newest, per_step, "sampled", self._attached)
 
 
 def summary(phase: Phase, steps: Sequence[ProfiledStep]) -> StepProfile:
