@@ -26,6 +26,9 @@ WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,128}")
 Refuse = Callable[[Request, LaunchboundError], Response]
 """Makes the answer of an error."""
 
+Broken = Callable[[Request, Exception], Response]
+"""Makes the answer of a bug."""
+
 _bearer = HTTPBearer(auto_error=False, description="`LAUNCHBOUND_API_KEY`, where one is set.")
 
 
@@ -38,19 +41,25 @@ class EntryMiddleware:
 
     A malformed or overlong `X-Request-ID` is replaced. HEAD is answered as GET is, without the body.
 
-    The `direct` routes, which generate, are entered without the framework's router, dependencies and exit
-    stacks, which take a third of what a request costs beside its model call. The framework describes them
-    in the OpenAPI document, and answers other methods.
+    The `direct` routes, which generate, are entered without the framework's middleware, router, dependencies
+    and exit stacks, which take a third of what a request costs beside its model call. The framework describes
+    them in the OpenAPI document, and answers other methods.
     """
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, direct: Sequence[DirectRoute], refuse: Refuse
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        direct: Sequence[DirectRoute],
+        refuse: Refuse,
+        broken: Broken,
     ) -> None:
         self._app = app
         self._settings = settings
         self._origins = Origins(settings.host, settings.allowed_hosts)
         self._direct = direct
         self._refuse = refuse
+        self._broken = broken
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -62,9 +71,12 @@ class EntryMiddleware:
         header = (_REQUEST_ID, request_id.encode("latin-1"))
         if head := scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
+        begun = False
 
         async def send_with_id(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 message["headers"] = [*message.get("headers", ()), header]
             elif head:
                 message["body"] = b""
@@ -77,6 +89,10 @@ class EntryMiddleware:
         except LaunchboundError as error:
             # The answer has not begun: a stream sends later errors as events.
             await self._refuse(Request(scope), error)(scope, receive, send_with_id)
+        except Exception as error:
+            if not begun:
+                await self._broken(Request(scope), error)(scope, receive, send_with_id)
+            raise  # the server logs it, and closes the connection
 
     async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
         for path, endpoint in self._direct if scope["method"] == "POST" else ():

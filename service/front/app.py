@@ -19,6 +19,7 @@ from typing import cast
 
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.front.access import DirectRoute, EntryMiddleware, exposure, require_key
@@ -75,6 +76,19 @@ its time went: queue, host dispatch, device kernels, waiting, and the rest.
 """
 
 
+class Front(FastAPI):
+    """The framework's app, entered through our one layer, so that a request can be answered without it."""
+
+    entry: EntryMiddleware
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
+        await self.entry(scope, receive, send)
+
+    async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, send)
+
+
 def create_app(
     settings: Settings,
     engine_command: Sequence[str] | None = None,
@@ -103,7 +117,7 @@ def create_app(
             await asyncio.gather(state.studies.stop(), state.supervisor.stop())
             state.observe_all()
 
-    app = FastAPI(
+    app = Front(
         title="launchbound",
         version=build_version(),
         description=DESCRIPTION,
@@ -116,7 +130,7 @@ def create_app(
     app.state.launchbound = state
     workload = settings.workload.name
     direct = DIRECT_ROUTES[workload]
-    app.add_middleware(EntryMiddleware, settings=settings, direct=direct, refuse=problems.refuse)
+    app.entry = EntryMiddleware(app.framework, settings, direct, problems.refuse, problems.broken)
     problems.install(app)
     # Without a key the document must not say that calls need one.
     guards = [Depends(require_key(settings))] if settings.api_key is not None else []

@@ -203,6 +203,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = self._keeps_alive
         self._arriving, self._begun = None, False
         self._stage += 1
+        if not self.pipeline:
+            self.scope[BODY_IS_HERE] = True  # type: ignore[typeddict-unknown-key]
 
     def send_400_response(self, msg: str) -> None:
         self._answer(self._refusal or Malformed(f"{msg} Send HTTP/1.1"))
@@ -489,6 +491,9 @@ def affordable(connections: int) -> int:
 def _descriptors(connections: int) -> int:
     return OTHER_DESCRIPTORS + RESERVED + connections * DESCRIPTORS_EACH
 
+
+BODY_IS_HERE = "launchbound.body_is_here"
+"""The key of a request's scope that says that all of its body has arrived: to read it takes no timer."""
 
 LARGE_BYTES = 65_536
 """A body up to this size fits in what the server reads ahead of a connection before the route begins."""

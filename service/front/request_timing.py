@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, cast
 
 from typing_extensions import TypedDict
 
 from service.front.schemas import fields_of
 from service.records import Job, Outcome, PhaseTimings, Source, Timings
-from service.workloads import FORWARD, GENERATE, of_job
+from service.workloads import of_job
 
 PHASE_FIELDS = tuple(name for name in PhaseTimings.__struct_fields__ if not name.endswith("_steps_seconds"))
 """The sums of a phase; its single steps are for the metrics only."""
+
+_phase_values = attrgetter(*PHASE_FIELDS)
 
 
 @fields_of(PhaseTimings, PHASE_FIELDS)
@@ -37,7 +40,7 @@ class Sources(TypedDict):
     steps: Literal["own", "shared"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestParts:
     """What requests of any workload have in common, as `TimingsBody` describes it."""
 
@@ -60,7 +63,7 @@ class RequestParts:
     sampled: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TimingsBody(RequestParts):
     """From the body parsed until just before the answer is serialised, in parts that add up.
 
@@ -75,15 +78,11 @@ class TimingsBody(RequestParts):
     decode: PhaseBody
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ForwardTimings(RequestParts):
     """From the body parsed until just before the answer is serialised, in parts that add up."""
 
     forward: PhaseBody
-
-
-BODIES: dict[str, type[RequestParts]] = {GENERATE.name: TimingsBody, FORWARD.name: ForwardTimings}
-"""By workload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +141,8 @@ def add_up(
     if timings is None:
         raise ValueError(f"job {job.id} ended as '{outcome.kind}' without timings")
     workload = of_job(job)
-    by_phase: dict[str, PhaseTimings] = {name: getattr(timings, name) for name in workload.phases}
-    phases = [phase for phase in by_phase.values() if phase.steps]
+    by_phase: list[PhaseTimings] = [getattr(timings, name) for name in workload.phases]
+    phases = [phase for phase in by_phase if phase.steps]
     dispatch = known_sum([phase.dispatch_seconds for phase in phases])
     kernel = known_sum([phase.kernel_seconds for phase in phases])
     sync_wait = known_sum([phase.sync_wait_seconds for phase in phases])
@@ -154,36 +153,41 @@ def add_up(
     shared = timings.shared
     stall = None if shared is None else shared.stall_seconds
     own_steps = shared is None or shared.alone
-    known: dict[str, Any] = dict(
-        queue_seconds=timings.queue_seconds,
-        dispatch_seconds=dispatch,
-        device_span_seconds=known_sum([phase.device_span_seconds for phase in phases]),
-        kernel_seconds=kernel,
-        sync_wait_seconds=sync_wait,
-        stall_seconds=stall,
-        other_seconds=total - timings.queue_seconds - (dispatch or 0.0) - (beside or 0.0) - (stall or 0.0),
-        border_seconds=to_engine + (outcome_ns - timings.done_ns) / 1e9,
-        front_seconds=(job.sent_ns - received_ns + handed_over_ns - outcome_ns) / 1e9,
-        tokenise_seconds=timings.tokenise_seconds,
-        total_seconds=total,
-        time_to_first_token_seconds=None if first_ns is None else (first_ns - received_ns) / 1e9,
-        involuntary_switches=timings.involuntary_switches,
-        padded_prompt_tokens=timings.padded_prompt_tokens,
-        attended_tokens=timings.attended_tokens,
-        effective_batch=float(outcome.batch_size) if shared is None else shared.rows,
-        sources={
+    common: dict[str, Any] = {
+        "queue_seconds": timings.queue_seconds,
+        "dispatch_seconds": dispatch,
+        "device_span_seconds": known_sum([phase.device_span_seconds for phase in phases]),
+        "kernel_seconds": kernel,
+        "sync_wait_seconds": sync_wait,
+        "stall_seconds": stall,
+        "other_seconds": total - timings.queue_seconds - (dispatch or 0.0) - (beside or 0.0) - (stall or 0.0),
+        "border_seconds": to_engine + (outcome_ns - timings.done_ns) / 1e9,
+        "front_seconds": (job.sent_ns - received_ns + handed_over_ns - outcome_ns) / 1e9,
+        "total_seconds": total,
+        "involuntary_switches": timings.involuntary_switches,
+        "effective_batch": float(outcome.batch_size) if shared is None else shared.rows,
+        "sources": {
             "dispatch": timings.dispatch_source,
             "kernel": timings.kernel_source,
             "steps": "own" if own_steps else "shared",
         },
-        kernels=outcome.kernels,
-        launches=outcome.launches,
-        profiled=outcome.profile is not None,
-        sampled=outcome.sampled,
-        **{name: _phase_body(phase) for name, phase in by_phase.items()},
+        "kernels": outcome.kernels,
+        "launches": outcome.launches,
+        "profiled": outcome.profile is not None,
+        "sampled": outcome.sampled,
+    }
+    if not workload.tokens:
+        parts: RequestParts = ForwardTimings(**common, forward=_phase_body(timings.forward))
+        return RequestTiming(job, outcome, timings, parts)
+    parts = TimingsBody(
+        **common,
+        tokenise_seconds=timings.tokenise_seconds,
+        time_to_first_token_seconds=None if first_ns is None else (first_ns - received_ns) / 1e9,
+        padded_prompt_tokens=timings.padded_prompt_tokens,
+        attended_tokens=timings.attended_tokens,
+        prefill=_phase_body(timings.prefill),
+        decode=_phase_body(timings.decode),
     )
-    body = BODIES[workload.name]
-    parts = body(**{name: known[name] for name in body.__dataclass_fields__})
     return RequestTiming(job, outcome, timings, parts)
 
 
@@ -194,7 +198,7 @@ def part_of(parts: RequestParts, name: str) -> float | None:
 
 
 def _phase_body(phase: PhaseTimings) -> PhaseBody:
-    return cast(PhaseBody, {name: getattr(phase, name) for name in PHASE_FIELDS})
+    return cast(PhaseBody, dict(zip(PHASE_FIELDS, _phase_values(phase), strict=True)))
 
 
 def known_sum(values: list[float | None]) -> float | None:

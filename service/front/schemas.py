@@ -129,6 +129,28 @@ class GenerateBody(Generation):
     alone: bool = Field(default=False, description="Never merged with others, where the service merges.")
 
 
+_Prompt = Annotated[str, msgspec.Meta(min_length=1, pattern=str(READABLE["pattern"]))]
+_Stop = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+
+
+class PlainGeneration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A valid `GenerateBody`. Decoded at once, which takes a third of the time, it accepts nothing else, and
+    of what is valid nearly all: a number such as 4.0 for an integer is left to `GenerateBody`.
+    """
+
+    prompts: Annotated[list[_Prompt], msgspec.Meta(min_length=1)]
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] = 32
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
+    top_k: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOP_K)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
+    stop: Annotated[list[_Stop], msgspec.Meta(max_length=4)] = []
+    ignore_eos: bool = False
+    stream: bool = False
+    profile: bool = False
+    sample: bool = False
+    alone: bool = False
+
+
 Modes = Annotated[list[str] | None, Field(min_length=1, description="All that are ready, if left out.")]
 ROUNDS = "Rounds; each runs all modes, shuffled. Below 8 a speed-up has no interval."
 Repeats = Annotated[int, Field(ge=1, le=50, description=ROUNDS), WHOLE]

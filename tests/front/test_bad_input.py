@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from service.front.routes import generate, openai
 from service.front.routes.body import BodyReader
+from service.front.schemas import GenerateBody, PlainGeneration
 from tests.support.serving import BODY, GENERATE, JSON, Front, refused, running
 
 COMPARE, COMPLETE = "/v1/compare", "/v1/completions"
@@ -208,3 +213,43 @@ def test_a_text_that_no_context_holds_is_refused_by_its_size_and_the_engine_neve
         " shorten it"
     )
     assert int(bounded.command("!served").json()["outputs"][0]["text"]) == before + 1
+
+
+# A plain body is decoded at once, by a struct that must not accept what the schema refuses
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**65), 2**65) | st.integers(-2, 101),
+    st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([4.0, 100.0, 100.5]),
+    st.text(max_size=3),
+    st.lists(st.text("a\x00\x7f\x85\n\t\u2028", max_size=3) | st.integers(), max_size=6),
+    st.sampled_from([["x" * 256], ["x" * 257], 1_000_000, 1_000_001, 2**63 - 1, 2**63]),
+)
+SOME_FIELDS = st.dictionaries(st.sampled_from([*GenerateBody.model_fields, "unknown"]), VALUES, max_size=3)
+
+
+@given(SOME_FIELDS)
+def test_what_is_decoded_at_once_is_valid_and_has_the_same_values(fields: dict[str, Any]) -> None:
+    sent = {"prompts": ["a"], **fields}
+    with suppress(msgspec.ValidationError):
+        plain = msgspec.json.decode(json.dumps(sent), type=PlainGeneration)
+        assert msgspec.structs.asdict(plain) == GenerateBody.model_validate(sent).model_dump()
+
+
+def test_a_usual_body_is_decoded_at_once() -> None:
+    used = {"temperature": 0.5, "top_k": 5, "seed": 2**63 - 1, "stop": ["\n"], "stream": True, "alone": True}
+    for fields in ({}, used):
+        sent = {"prompts": ["def mean(values):\n\treturn é"], "max_new_tokens": 8, **fields}
+        plain = msgspec.json.decode(json.dumps(sent), type=PlainGeneration)
+        assert msgspec.structs.asdict(plain) == GenerateBody.model_validate(sent).model_dump()
+
+
+def test_a_number_without_a_fraction_is_an_integer_and_large_white_space_in_a_field_is_refused(
+    front: Front,
+) -> None:
+    whole = front.http.post(GENERATE, json={**BODY, "max_new_tokens": 3.0})
+    assert whole.json()["usage"]["completion_tokens"] == 3
+    spaced = b'{"prompts": ["a"], "stop": [%s]}' % (b" " * 16_384)
+    assert refused(front.http.post(GENERATE, content=spaced, headers=JSON), 422)["param"] == "stop"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from math import inf
 from typing import Any, Generic, TypeVar
 
@@ -15,8 +16,9 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from service.front.errors import BadRequest, BodyTooLarge, ClientGone, TooSlow
-from service.front.limits import LARGE_BYTES
+from service.front.limits import BODY_IS_HERE, LARGE_BYTES
 from service.front.routes.state import AppState
+from service.front.schemas import GenerateBody, PlainGeneration
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -52,7 +54,10 @@ class BodyReader(Generic[Body]):
 
     async def read(self, request: Request, state: AppState) -> Body:
         """The body. Raises BodyTooLarge, TooSlow, BadRequest, or what refuses a large body unread."""
-        body = await _read(request, state)
+        return await self.check(await read_bytes(request, state), state)
+
+    async def check(self, body: bytes, state: AppState) -> Body:
+        """As `read`, of what was received."""
         if len(body) > LARGE_BYTES:
             await state.large_bodies.turn()
         values = self._values(body, state)
@@ -102,6 +107,25 @@ class BodyReader(Generic[Body]):
         return _lists_of_tokens.decode(raw)
 
 
+_plain = msgspec.json.Decoder(PlainGeneration).decode
+
+
+async def read_generation(
+    request: Request, state: AppState, reader: BodyReader[GenerateBody]
+) -> PlainGeneration:
+    """As `reader` reads it, which is asked only for what is not plain, and for what to say where it is wrong.
+
+    Of this size no field can be over its own limit, which the decoder does not know.
+    """
+    body = await read_bytes(request, state)
+    if len(body) <= MAX_FIELD_BYTES:
+        with suppress(ValueError, RecursionError):
+            plain = _plain(body)
+            if len(plain.prompts) <= state.settings.batch_sizes[-1]:
+                return plain
+    return PlainGeneration(**dict(await reader.check(body, state)))
+
+
 def least_texts(raw: bytes) -> int:
     """How many texts the JSON of a list has at least: two quotes of each are not escaped.
 
@@ -110,13 +134,17 @@ def least_texts(raw: bytes) -> int:
     return (raw.count(b'"') - raw.count(b'\\"')) // 2
 
 
-async def _read(request: Request, state: AppState) -> bytes:
-    """A large body is admitted before it is received."""
+async def read_bytes(request: Request, state: AppState) -> bytes:
+    """The body as it is sent. A large one is admitted before it is received."""
     limit = state.settings.max_body_bytes
     announced = _announced_bytes(request)
     if announced is not None and announced > limit:
         raise _too_large(state)
     if announced is not None and announced <= LARGE_BYTES:
+        if request.scope.get(BODY_IS_HERE):
+            message = await request.receive()
+            if message["type"] == "http.request":
+                return bytes(message["body"])
         return await _receive(request, state)
     state.client.check(None)
     with state.large_bodies.slot():

@@ -6,6 +6,7 @@ import secrets
 from time import perf_counter_ns
 
 from fastapi import APIRouter, Request
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from service.front.routes.answers import (
@@ -16,7 +17,7 @@ from service.front.routes.answers import (
     Responses,
     body_schema,
 )
-from service.front.routes.body import BodyReader
+from service.front.routes.body import BodyReader, read_generation
 from service.front.routes.compare import CompareAnswer, compared
 from service.front.routes.engine_call import check_limits, check_sample, new_job, respond
 from service.front.routes.state import state_of
@@ -51,14 +52,14 @@ async def generate(mode: str, request: Request) -> Response:
     """Generate in one mode, and report where the time went. The clock starts when the body is parsed."""
     state = state_of(request)
     state.check_mode(mode, beside=(AUTO,))
-    body = await _generate_body.read(request, state)
+    body = await read_generation(request, state, _generate_body)
     received_ns = perf_counter_ns()
     check_limits(state, body.prompts, body.max_new_tokens)
     check_sample(state, body.sample, body.profile)
     request_id: str = request.state.request_id
     asked = state.asked(mode, len(body.prompts))
     request.state.mode = asked.mode
-    job = new_job(state, request_id, received_ns, mode=asked.mode, **dict(body))
+    job = new_job(state, request_id, received_ns, mode=asked.mode, **asdict(body))
     answers = GenerateAnswers(state, request_id, asked)
     return await respond(state, request, job, received_ns, answers)
 

@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.front.access import REQUEST_ID_HEADER
 from service.front.errors import BadRequest, LaunchboundError, Unauthorised, error_body
 from service.front.routes.answers import reply
 from service.front.routes.openai import INVALID, PATHS, completion_error
@@ -23,7 +22,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(LaunchboundError, _launchbound_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameter)
     app.add_exception_handler(HTTPException, _http_exception)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 async def _launchbound_error(request: Request, error: Exception) -> Response:
@@ -74,11 +72,10 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     return reply(_body(request, type_, message), dict(error.headers or {}), error.status_code)
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
-    """A bug. The framework logs the traceback; the answer bypasses our middleware, so the id is set here."""
+def broken(request: Request, error: Exception) -> Response:
+    """A bug, whose traceback the server logs."""
     log.error("request %s failed: %s: %s", request.state.request_id, type(error).__name__, error)
     state_of(request).request_log.broken(request.state.request_id)
     message = f"the service failed; its log has the reason under the request id {request.state.request_id}"
     # The server closes the connection where an endpoint raised, so a client must not send on it again.
-    headers = {REQUEST_ID_HEADER: request.state.request_id, "connection": "close"}
-    return reply(_body(request, "internal", message), headers, 500)
+    return reply(_body(request, "internal", message), {"connection": "close"}, 500)
