@@ -136,12 +136,21 @@ class Inbox:
         """Whether a Cancel of `job`, which waits or runs, has been received."""
         return job.id in self._cancelled
 
-    def send(self, message: ToFront) -> None:
-        """Send `message`; what the front does not take at once leaves with the next call."""
+    def send(self, message: ToFront, hold: bool = False) -> None:
+        """Send `message`, held until the next one or `flush` if so wanted: a send takes microseconds.
+
+        What the front does not take at once leaves with the next call.
+        """
         try:
-            self._stream.send(self._encode(message))
+            self._stream.send(self._encode(message), hold)
         except ConnectionError:
             self.stopped = True  # the front has gone, and nobody is left to serve
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except ConnectionError:
+            self.stopped = True
 
     def close(self) -> None:
         """Give the front up to a second to take what was sent, then disconnect."""
@@ -199,7 +208,10 @@ class LocalInbox:
     def is_cancelled(self, job: Job) -> bool:
         return False
 
-    def send(self, message: ToFront) -> None:
+    def flush(self) -> None:
+        """Nothing is held."""
+
+    def send(self, message: ToFront, hold: bool = False) -> None:
         if isinstance(message, Outcome):
             self.outcomes.append(message)
         elif isinstance(message, ModeStatus):

@@ -6,9 +6,9 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from secrets import token_hex
 from typing import Annotated
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 from fastapi import Depends
 from fastapi.security import HTTPBearer
@@ -66,7 +66,7 @@ class EntryMiddleware:
             await self._app(scope, receive, send)
             return
         given = dict(scope["headers"]).get(_REQUEST_ID, b"").decode("latin-1")
-        request_id = given if WELL_FORMED.fullmatch(given) else uuid4().hex
+        request_id = given if WELL_FORMED.fullmatch(given) else token_hex(16)
         scope.setdefault("state", {})["request_id"] = request_id
         header = (_REQUEST_ID, request_id.encode("latin-1"))
         if head := scope["method"] == "HEAD":
@@ -166,7 +166,7 @@ class Origins:
         """Raise HostNotAllowed, CrossSite or NotJson where the request may not pass."""
         sent = list(headers)
         given = dict(sent)
-        if sum(name == b"host" for name, _ in sent) > 1:
+        if [name for name, _ in sent].count(b"host") > 1:
             # A proxy in front may have believed the other one.
             raise HostNotAllowed("a request says once which host it is for: send one Host header")
         host = given.get(b"host", b"").lower()

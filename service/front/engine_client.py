@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from itertools import count
 from secrets import token_hex
 from time import monotonic, perf_counter_ns
@@ -349,7 +349,7 @@ class PendingRequest:
         self.outcome_ns = 0
         self._done: asyncio.Future[Outcome] = loop.create_future()
         self._tokens: list[Token] = []
-        self._changed: asyncio.Event | None = asyncio.Event() if job.stream else None
+        self._awaited: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -359,23 +359,18 @@ class PendingRequest:
     async def outcome(self) -> Outcome:
         return await self._done
 
-    async def tokens(self) -> AsyncIterator[list[Token]]:
-        """The tokens of a streaming job, in batches as they arrive, until it ends or fails."""
-        assert self._changed is not None
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            if self._tokens:
-                tokens = self._tokens
-                self._tokens = []
-                yield tokens
-            if self._done.done():
-                return
+    async def tokens(self) -> list[Token]:
+        """What has arrived of a streaming job since the last call; none: it has ended, or failed."""
+        if not self._tokens and not self._done.done():
+            self._awaited = asyncio.get_running_loop().create_future()
+            await self._awaited
+        tokens, self._tokens = self._tokens, []
+        return tokens
 
     def push(self, token: Token) -> None:
-        if self._changed is not None and not self._done.done():
+        if not self._done.done():
             self._tokens.append(token)
-            self._changed.set()
+            self._wake()
 
     def finish(self, outcome: Outcome) -> None:
         self.outcome_ns = perf_counter_ns()
@@ -395,5 +390,8 @@ class PendingRequest:
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._changed is not None:
-            self._changed.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)

@@ -77,7 +77,10 @@ class ArrivingQueue:
     def is_cancelled(self, job: Job) -> bool:
         return job.id in self.cancelled
 
-    def send(self, message: Begun | Token | Outcome) -> None:
+    def flush(self) -> None:
+        """Nothing is held."""
+
+    def send(self, message: Begun | Token | Outcome, hold: bool = False) -> None:
         self.sent.append(message)
 
 

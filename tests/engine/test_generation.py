@@ -49,7 +49,10 @@ class Client:
         self.checks += 1
         return self.checks > self.patience
 
-    def send(self, message: Token) -> None:
+    def flush(self) -> None:
+        """Nothing is held."""
+
+    def send(self, message: Token, hold: bool = False) -> None:
         self.sent.append(message)
 
 

@@ -213,7 +213,7 @@ class EventStream(EventAnswer):
         async with EngineCall(self._state, scope, receive) as call:
             pending = call.submit(self._job)
             self._state.observe_all()  # earlier requests, while the engine works
-            async for tokens in pending.tokens():
+            while tokens := await pending.tokens():
                 await self.send_events(send, self._events.tokens(tokens))
             call.answered_status = self.status_code if self.started else None
             try:
