@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NotRequired, cast
 
 import msgspec
@@ -15,7 +16,7 @@ from typing_extensions import TypedDict
 
 from service.front.advice import EAGER, Asked
 from service.front.errors import LaunchboundError, error_body
-from service.front.request_timing import ForwardTimings, RequestParts, RequestTiming, TimingsBody, part_of
+from service.front.request_timing import ForwardTimings, RequestParts, RequestTiming, TimingsBody
 from service.front.routes.state import AppState
 from service.modes import AUTO
 from service.records import FinishReason, Outcome, Token
@@ -101,6 +102,7 @@ class Speedup(TypedDict):
 EVENT_STREAM = "text/event-stream"
 
 SHOWN_PARTS = ("queue", "dispatch", "kernel", "sync_wait", "stall", "other", "total")
+_shown_seconds = attrgetter(*(f"{name}_seconds" for name in SHOWN_PARTS))
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -122,10 +124,8 @@ def _mode_name(asked: Asked, outcome: Outcome) -> ModeName:
 
 
 def server_timing(timings: RequestParts) -> str:
-    parts = {name: part_of(timings, f"{name}_seconds") for name in SHOWN_PARTS}
-    return ", ".join(
-        f"{name};dur={seconds * 1000:.4f}" for name, seconds in parts.items() if seconds is not None
-    )
+    shown = zip(SHOWN_PARTS, _shown_seconds(timings), strict=True)
+    return ", ".join([f"{name};dur={seconds * 1000:.4f}" for name, seconds in shown if seconds is not None])
 
 
 def speedup(ratio: Interval, vs: str = EAGER) -> Speedup:
