@@ -81,16 +81,12 @@ class FrameStream:
     def unsent(self) -> bool:
         return bool(self._unsent)
 
-    def send(self, frame: bytes, hold: bool = False) -> None:
-        """Send `frame`, of less than 4 GiB; `hold`: with what is sent next, or at `flush`.
-
-        Raises ConnectionError where the peer has gone.
-        """
+    def send(self, frame: bytes) -> None:
+        """Send `frame`, of less than 4 GiB. Raises ConnectionError where the peer has gone."""
         data = len(frame).to_bytes(LENGTH_BYTES, "little") + frame
-        if self._unsent or hold:
+        if self._unsent:
             self._unsent += data
-            if not hold:
-                self.flush()
+            self.flush()
             return
         sent = self._send(data)
         if sent < len(data):

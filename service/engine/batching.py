@@ -269,7 +269,6 @@ class Batch:
                 self._leave(running, "timeout")
             elif self._inbox.is_cancelled(job):
                 self._leave(running, "cancelled")
-        self._inbox.flush()
 
     def _leave(self, running: Running, kind: OutcomeKind | None = None) -> None:
         self.running.remove(running)

@@ -106,7 +106,6 @@ class Generator:
                 result.first_token_ns = now
             if examined := rows.take_in(values):
                 self.stream(job, examined)
-                self._inbox.flush()
                 if rows.complete:
                     break
             if now >= watch.due_ns:
@@ -131,11 +130,11 @@ class Generator:
         return {"prefill": min(result.padded_prompt_tokens, chunk), "decode": result.attended_tokens}
 
     def stream(self, job: Job, examined: list[tuple[int, Completion]]) -> None:
-        """Send what may leave of the `examined` rows, where the job streams, at the next `flush`."""
+        """Send what may leave of the `examined` rows, where the job streams."""
         if job.stream:
             for index, row in examined:
                 if piece := row.unsent():
-                    self._inbox.send(Token(id=job.id, index=index, text=piece), hold=True)
+                    self._inbox.send(Token(id=job.id, index=index, text=piece))
 
 
 @dataclass(slots=True)

@@ -136,21 +136,12 @@ class Inbox:
         """Whether a Cancel of `job`, which waits or runs, has been received."""
         return job.id in self._cancelled
 
-    def send(self, message: ToFront, hold: bool = False) -> None:
-        """Send `message`, held until the next one or `flush` if so wanted: a send takes microseconds.
-
-        What the front does not take at once leaves with the next call.
-        """
+    def send(self, message: ToFront) -> None:
+        """Send `message`; what the front does not take at once leaves with the next call."""
         try:
-            self._stream.send(self._encode(message), hold)
+            self._stream.send(self._encode(message))
         except ConnectionError:
             self.stopped = True  # the front has gone, and nobody is left to serve
-
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except ConnectionError:
-            self.stopped = True
 
     def close(self) -> None:
         """Give the front up to a second to take what was sent, then disconnect."""
@@ -208,10 +199,7 @@ class LocalInbox:
     def is_cancelled(self, job: Job) -> bool:
         return False
 
-    def flush(self) -> None:
-        """Nothing is held."""
-
-    def send(self, message: ToFront, hold: bool = False) -> None:
+    def send(self, message: ToFront) -> None:
         if isinstance(message, Outcome):
             self.outcomes.append(message)
         elif isinstance(message, ModeStatus):

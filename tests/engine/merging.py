@@ -77,10 +77,7 @@ class ArrivingQueue:
     def is_cancelled(self, job: Job) -> bool:
         return job.id in self.cancelled
 
-    def flush(self) -> None:
-        """Nothing is held."""
-
-    def send(self, message: Begun | Token | Outcome, hold: bool = False) -> None:
+    def send(self, message: Begun | Token | Outcome) -> None:
         self.sent.append(message)
 
 

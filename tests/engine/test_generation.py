@@ -49,10 +49,7 @@ class Client:
         self.checks += 1
         return self.checks > self.patience
 
-    def flush(self) -> None:
-        """Nothing is held."""
-
-    def send(self, message: Token, hold: bool = False) -> None:
+    def send(self, message: Token) -> None:
         self.sent.append(message)
 
 

@@ -136,16 +136,3 @@ def test_another_user_at_the_other_end_is_no_peer(tmp_path: Path, monkeypatch: p
     for end in (stranger, peer, accepted):
         end.close()
     listener.close()
-
-
-def test_a_held_frame_leaves_with_the_next_one_or_at_a_flush_in_order(
-    pair: tuple[FrameStream, FrameStream],
-) -> None:
-    sender, receiver = pair
-    sender.send(b"one", hold=True)
-    assert receiver.receive() == []
-    sender.send(b"two")
-    assert receiver.receive() == [b"one", b"two"]
-    sender.send(b"three", hold=True)
-    sender.flush()
-    assert receiver.receive() == [b"three"]
