@@ -15,6 +15,7 @@ import service.machine
 from service.front import app, machine
 from service.front.app import report_lag
 from service.front.machine import CoreClaims
+from service.front.routes.state import AppState
 from service.machine import engine_cpus, front_cpus, share_cpus
 from tests.cli.test_serve import await_ready, served
 from tests.support.serving import BODY
@@ -156,3 +157,23 @@ def test_the_engines_of_two_services_share_no_core_where_the_second_has_the_lowe
 
 
 # ---------------------------------------------------------------- a launched service
+
+
+def test_requests_that_ended_are_recorded_one_in_a_turn_of_the_event_loop_unless_all_are_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded: list[object] = []
+    monkeypatch.setattr(AppState, "_observe", lambda _, timing: recorded.append(timing))
+    state = AppState(*[None] * 9)  # type: ignore[arg-type]
+
+    async def run() -> None:
+        for timing in "abcd":
+            state.observe_soon(timing)  # type: ignore[arg-type]
+        state.observe_next()
+        assert recorded == ["a"]
+        await asyncio.sleep(0)
+        assert recorded == ["a", "b"]
+        state.observe_all()
+        assert recorded == ["a", "b", "c", "d"]
+
+    asyncio.run(run())

@@ -212,7 +212,7 @@ class EventStream(EventAnswer):
         """Stream until the job has ended; the request is observed when its last event has been sent."""
         async with EngineCall(self._state, scope, receive) as call:
             pending = call.submit(self._job)
-            self._state.observe_all()  # earlier requests, while the engine works
+            self._state.observe_next()  # earlier requests, while the engine works
             while tokens := await pending.tokens():
                 await self.send_events(send, self._events.tokens(tokens))
             call.answered_status = self.status_code if self.started else None
@@ -242,7 +242,7 @@ async def answer_once(
     """Run `job` and answer with what `answer` makes of it; `received_ns` is when the body was parsed."""
     async with EngineCall(state, request.scope, request.receive) as call:
         pending = call.submit(job)
-        state.observe_all()  # earlier requests, while the engine works
+        state.observe_next()  # earlier requests, while the engine works
         timing = await call.result(pending, received_ns)
     body = answer(timing)
     state.observe_soon(timing)

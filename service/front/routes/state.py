@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
@@ -68,6 +69,15 @@ class AppState:
         """Record the requests that ended: before anyone reads them, while the engine works or rests."""
         while self._unobserved:
             self._observe(self._unobserved.pop(0))
+
+    def observe_next(self) -> None:
+        """Record one of the requests that ended, and each other one in a turn of the event loop of its own.
+
+        Streams would wait for many at once.
+        """
+        if self._unobserved:
+            self._observe(self._unobserved.pop(0))
+            asyncio.get_running_loop().call_soon(self.observe_next)
 
     def on_timer(self, lag_seconds: float) -> None:
         """Called several times a second: the event loop was late by `lag_seconds`.
