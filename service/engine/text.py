@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from models.served import ServedTokenizer
 from models.tokenizer import TokenizerError
@@ -143,7 +143,6 @@ class Completions:
 
     def __init__(self, job: Job, tokenizer: ServedTokenizer) -> None:
         self._rows = [Completion(job, tokenizer) for _ in job.prompts]
-        self._appends: list[Callable[[int], object]] = [row.token_ids.append for row in self._rows]
         self._kept: list[list[int]] = []
         self._steps_left = job.max_new_tokens
         self._every_token = bool(job.stop) or job.stream
@@ -157,10 +156,8 @@ class Completions:
             return []
         self._append_kept()
         examined = [(index, row) for index, row in enumerate(self._rows) if row.finish_reason is None]
-        for index, row in examined:
+        for _, row in examined:
             row.examine()
-            if row.finish_reason is not None:
-                self._appends[index] = lambda token: None
         return examined
 
     def end(self) -> list[tuple[int, Completion]]:
@@ -170,9 +167,9 @@ class Completions:
 
     def _append_kept(self) -> None:
         kept, self._kept = self._kept, []
-        for tokens in kept:
-            for append, token in zip(self._appends, tokens, strict=False):
-                append(token)
+        for index, row in enumerate(self._rows):
+            if row.finish_reason is None:
+                row.token_ids += [tokens[index] for tokens in kept]
 
     @property
     def complete(self) -> bool:

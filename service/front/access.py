@@ -6,7 +6,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from secrets import token_hex
+from random import getrandbits
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -66,7 +66,7 @@ class EntryMiddleware:
             await self._app(scope, receive, send)
             return
         given = dict(scope["headers"]).get(_REQUEST_ID, b"").decode("latin-1")
-        request_id = given if WELL_FORMED.fullmatch(given) else token_hex(16)
+        request_id = given if WELL_FORMED.fullmatch(given) else f"{getrandbits(128):032x}"
         scope.setdefault("state", {})["request_id"] = request_id
         header = (_REQUEST_ID, request_id.encode("latin-1"))
         if head := scope["method"] == "HEAD":
