@@ -204,7 +204,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._arriving, self._begun = None, False
         self._stage += 1
         if not self.pipeline:
-            self.scope[BODY_IS_HERE] = True  # type: ignore[typeddict-unknown-key]
+            self.scope[BODY_IS_HERE] = True  # type: ignore[literal-required]
 
     def send_400_response(self, msg: str) -> None:
         self._answer(self._refusal or Malformed(f"{msg} Send HTTP/1.1"))
