@@ -15,7 +15,7 @@ from service.front.errors import BadRequest
 from service.front.machine import machine
 from service.front.routes.answers import Speedup, error, reply, speedup
 from service.front.routes.state import state_of
-from service.front.schemas import fields_of
+from service.front.schemas import STUDY_BODIES, fields_of
 from service.modes import MODES
 from service.records import (
     Cache,
@@ -30,6 +30,8 @@ from service.records import (
     SampleCounts,
     StepSplit,
 )
+from service.study_names import not_of_modules
+from service.workloads import Workload, WorkloadName
 
 
 @fields_of(SampleCounts)
@@ -119,9 +121,20 @@ class AutoBody(TypedDict):
     batches: list[AutoBatch]
 
 
+class WorkloadBody(TypedDict):
+    """What requests of this instance are made of, and the studies that there are of it."""
+
+    name: WorkloadName
+    phases: list[Phase]
+    main: Phase
+    step: str
+    studies: list[str]
+
+
 class ModesAnswer(TypedDict):
     """Answer of GET /v1/modes; `engine.no_samples` is the reason where no mode has splits."""
 
+    workload: WorkloadBody
     modes: list[ModeBody]
     auto: AutoBody
     engine: dict[str, Any] | None
@@ -137,6 +150,7 @@ async def modes(request: Request) -> Response:
     state = state_of(request)
     client = state.client
     answer: ModesAnswer = {
+        "workload": _workload_body(state.settings.workload),
         "modes": [_mode_body(name, client.modes.get(name)) for name in client.configured],
         "auto": _auto_body(state.auto),
         "engine": None if client.engine is None else msgspec.to_builtins(client.engine),
@@ -144,6 +158,17 @@ async def modes(request: Request) -> Response:
         "service": await asyncio.to_thread(machine, state.settings.commit),
     }
     return reply(answer)
+
+
+def _workload_body(workload: Workload) -> WorkloadBody:
+    every = (*STUDY_BODIES, "probes")
+    return {
+        "name": workload.name,
+        "phases": list(workload.phases),
+        "main": workload.main,
+        "step": workload.step,
+        "studies": [name for name in every if workload.tokens or not not_of_modules(name)],
+    }
 
 
 def _auto_body(auto: AutoMode) -> AutoBody:

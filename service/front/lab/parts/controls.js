@@ -65,6 +65,35 @@ export function TextArea({ label, value, onInput, rows = 3 }) {
   </div>`;
 }
 
+/** A whole number from 0 on, as `text`; `isNumber` says whether it is one. */
+export function NumberInput({ label, text, isNumber, onInput }) {
+  const id = useId("number");
+  return html`<div class="control">
+    <label for=${id}>${label}</label>
+    <input type="text" inputmode="numeric" autocomplete="off" id=${id} value=${text} aria-invalid=${String(!isNumber)}
+      onInput=${(event) => onInput(event.target.value)} />
+    ${!isNumber && html`<p class="note" role="alert">Write a whole number from 0 on.</p>`}
+  </div>`;
+}
+
+/** Any of `options` ([{value, label, disabled}]), as boxes to tick; `onChange(values)` has them in their order. */
+export function Choices({ label, options, values, onChange }) {
+  const changed = (value, on) =>
+    onChange(options.map((option) => option.value).filter((each) => (each === value ? on : values.includes(each))));
+  return html`<fieldset class="control choice">
+    <legend>${label}</legend>
+    <div class="options">
+      ${options.map(
+        ({ value, disabled }) => html`<label key=${value}>
+          <input type="checkbox" checked=${values.includes(value)} disabled=${disabled}
+            onChange=${(event) => changed(value, event.target.checked)} />
+          <span>${value}</span>
+        </label>`,
+      )}
+    </div>
+  </fieldset>`;
+}
+
 // What the views of studies let one choose: which step of which mode. The choice stands in the address.
 
 /** The query's value under `name` if it is one of `values`, else `otherwise`. */
@@ -78,20 +107,36 @@ export function QueryChoice({ lab, name, label, options, value, disabled }) {
   return html`<${Choice} label=${label} options=${options} value=${value} disabled=${disabled} onChange=${change} />`;
 }
 
-export const PHASES = [
-  { value: "decode", label: "decode", note: "One token per sequence." },
-  { value: "prefill", label: "prefill", note: "One chunk of each prompt." },
-];
+const PHASE_NOTES = {
+  decode: "One token per sequence.",
+  prefill: "One chunk of each prompt.",
+  forward: "One call of the module.",
+};
 
-// What several views take in: a prompt, the modes, batch sizes and lengths of this service.
+/** Batch and phase of the step that a study is of, as the address chooses among those there are here. */
+export function stepOf(lab) {
+  const sizes = batchSizes(lab.engine);
+  const { phases, main } = lab.workload;
+  return { batch_size: chosen(lab, "batch", sizes, sizes[0]), phase: chosen(lab, "phase", phases, main) };
+}
 
-/** Python that the shipped model goes on with. */
-export const PROMPT = "def mean(values):\n";
+/** The controls of `stepOf`; where there is one phase alone it needs none. */
+export function StepChoice({ lab }) {
+  const { batch_size, phase } = stepOf(lab);
+  const { phases, main } = lab.workload;
+  const options = [main, ...phases.filter((each) => each !== main)].map((each) => ({ value: each, note: PHASE_NOTES[each] }));
+  return html`<${QueryChoice} lab=${lab} name="batch" label="Batch" options=${batchSizes(lab.engine)} value=${batch_size} />
+    ${options.length > 1 && html`<${QueryChoice} lab=${lab} name="phase" label="Phase" options=${options} value=${phase} />`}
+    <${FirstSize} lab=${lab} />`;
+}
 
-const LENGTHS = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+/** Which of several sizes of a module's inputs a study is of. */
+export function FirstSize({ lab }) {
+  const [first, ...others] = lab.engine?.input_sizes ?? [];
+  return others.length > 0 && html`<p class="note">On inputs of the module's first size, ${first}.</p>`;
+}
 
-/** Lengths that leave half of the context to the prompt. */
-export const lengths = (engine) => LENGTHS.filter((length) => length <= (engine?.context ?? 64) / 2);
+// What several views choose among: the modes and batch sizes of this service.
 
 /** The batch sizes that are not padded to a larger one. */
 export const batchSizes = (engine) => engine?.batch_buckets ?? [1];

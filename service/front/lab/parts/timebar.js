@@ -65,9 +65,15 @@ export function partsOf(timings) {
   return [{ name: "queue", seconds: timings.queue_seconds }, dispatch, beside, ...stalls, other];
 }
 
-function dispatchNote({ sources, prefill, decode }) {
-  if (sources.dispatch !== "sampled") return sources.dispatch;
-  const sum = (end) => [prefill, decode].reduce((seconds, phase) => seconds + (phase[`dispatch_${end}_seconds`] ?? 0), 0);
+const PHASES = ["prefill", "decode", "forward"];
+
+/** `[name, sums of its steps]` of each phase that `timings` have. */
+const phasesOf = (timings) => PHASES.filter((name) => timings[name]).map((name) => [name, timings[name]]);
+
+function dispatchNote(timings) {
+  const { dispatch } = timings.sources;
+  if (dispatch !== "sampled") return dispatch;
+  const sum = (end) => phasesOf(timings).reduce((seconds, [, phase]) => seconds + (phase[`dispatch_${end}_seconds`] ?? 0), 0);
   return `sampled, ${duration(sum("low"))} to ${duration(sum("high"))}`;
 }
 
@@ -75,10 +81,9 @@ const SIDES = ["kernel", "host", "system", "unclassified"];
 const WHOSE = { request: "its own steps", traffic: "the newest steps like its own" };
 
 /** What the split of an answer's `timings` rests on, by phase; nothing where it has no samples. */
-export function samplesOf(timings) {
-  const sampled = ["prefill", "decode"].filter((phase) => timings[phase].samples_of);
-  return sampled.map((name) => {
-    const phase = timings[name];
+function samplesOf(timings) {
+  const sampled = phasesOf(timings).filter(([, phase]) => phase.samples_of);
+  return sampled.map(([name, phase]) => {
     const counts = SIDES.map((side) => `${whole(phase[`${side}_samples`])} ${side}`);
     return `Samples of ${name}: ${counts.join(", ")}; in ${WHOSE[phase.samples_of]}.`;
   });
@@ -87,4 +92,20 @@ export function samplesOf(timings) {
 function besideNote({ kernel_seconds, sources }) {
   if (kernel_seconds === null) return "kernels ran beside the host, for an unknown time until a request is profiled";
   return `kernels ran for ${duration(kernel_seconds)} beside the host (${sources.kernel})`;
+}
+
+/** The time of a request's `answer`, its parts and the mode that it ran in; `children`: what else it says. */
+export function Measured({ lab, answer, children }) {
+  const { mode, device, model, timings } = answer;
+  const unsplit = timings.dispatch_seconds === null && lab.engine?.no_samples;
+  return html`<h2 class="figure" data-total=${timings.total_seconds}>${duration(timings.total_seconds)}</h2>
+    <${TimeBar} label="Where the time went" parts=${partsOf(timings)} total=${timings.total_seconds} />
+    ${children}
+    ${samplesOf(timings).map((text) => html`<p class="note" key=${text}>${text}</p>`)}
+    ${unsplit && html`<p class="note">Dispatch and kernel cannot be told apart: ${unsplit}.</p>`}
+    <p data-effective=${mode.effective}>${model} ran in <b>${mode.effective}</b> on ${device}, ${whyOf(mode)}.</p>`;
+}
+
+function whyOf({ requested, effective, reason }) {
+  return `${effective === requested ? "as requested" : `not in ${requested}`}${reason ? `: ${reason}` : ""}`;
 }
