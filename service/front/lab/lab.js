@@ -3,9 +3,10 @@
 import { html, render, useEffect, useErrorBoundary, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { Client } from "./parts/client.js";
 import { Empty, Failed, Loading, useId } from "./parts/controls.js";
+import { forward } from "./parts/forward.js";
+import { generate } from "./parts/generate.js";
 import { significant } from "./parts/numbers.js";
 import { useLoaded } from "./parts/study.js";
-import { described } from "./parts/workload.js";
 import { VIEWS } from "./views.js";
 
 function useAddress() {
@@ -41,7 +42,7 @@ function Lab() {
     events: client.events.bind(client),
     modes: service.value?.modes ?? [],
     engine: service.value?.engine ?? null,
-    workload: service.value ? described(service.value.workload) : null,
+    workload: service.value && { ...service.value.workload, ...KINDS[service.value.workload.name] },
     service: service.value?.service ?? null,
     keyed: client.keyed,
     query,
@@ -94,6 +95,15 @@ function Shown({ view, lab, service, reload }) {
     <p class="sentence">${view.sentence}</p>
     ${content()}`;
 }
+
+/**
+ * What is served, as the views need it, so that none asks which it is. `fields`: of the form (parts/request.js), whose
+ * values `bodyOf` makes the body of a request, `stepsOf` one whose steps are all run. `send({lab, values, signal, show})`
+ * sends it and shows what is known as `Answer`. `rate`: the metric of its throughput. `verdictOn(results, modes)` and
+ * `agreementOf(result, modes)`: whether a comparison's modes answered alike. `perStep(seconds, values)`: of a median,
+ * where it is of several steps alone; `medians`: what medians are of.
+ */
+const KINDS = { generate, forward };
 
 /** Whether a view needs a study that this service has not, as far as is known. */
 const lacks = ({ needs = [] }, { workload }) =>

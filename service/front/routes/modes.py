@@ -31,7 +31,7 @@ from service.records import (
     StepSplit,
 )
 from service.study_names import not_of_modules
-from service.workloads import Workload, WorkloadName
+from service.workloads import WorkloadName
 
 
 @fields_of(SampleCounts)
@@ -148,9 +148,16 @@ router = APIRouter()
 async def modes(request: Request) -> Response:
     """State, requested and effective form with the reason, warm-up, dispatch and kernel of a step, parity."""
     state = state_of(request)
-    client = state.client
+    client, workload = state.client, state.settings.workload
+    studies = [each for each in (*STUDY_BODIES, "probes") if workload.tokens or not not_of_modules(each)]
     answer: ModesAnswer = {
-        "workload": _workload_body(state.settings.workload),
+        "workload": {
+            "name": workload.name,
+            "phases": list(workload.phases),
+            "main": workload.main,
+            "step": workload.step,
+            "studies": studies,
+        },
         "modes": [_mode_body(name, client.modes.get(name)) for name in client.configured],
         "auto": _auto_body(state.auto),
         "engine": None if client.engine is None else msgspec.to_builtins(client.engine),
@@ -158,17 +165,6 @@ async def modes(request: Request) -> Response:
         "service": await asyncio.to_thread(machine, state.settings.commit),
     }
     return reply(answer)
-
-
-def _workload_body(workload: Workload) -> WorkloadBody:
-    every = (*STUDY_BODIES, "probes")
-    return {
-        "name": workload.name,
-        "phases": list(workload.phases),
-        "main": workload.main,
-        "step": workload.step,
-        "studies": [name for name in every if workload.tokens or not not_of_modules(name)],
-    }
 
 
 def _auto_body(auto: AutoMode) -> AutoBody:

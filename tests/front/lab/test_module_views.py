@@ -207,7 +207,8 @@ def test_modes_are_chosen_and_one_that_was_not_compared_with_eager_is_named(page
     assert "modes=no_grad" in page.page.url
     assert sent(page, "Compare 1 mode", "**/v1/compare")["modes"] == ["no_grad"]
     page.page.wait_for_selector("[data-mode]")
-    assert "Outputs not compared with eager's: no_grad." in page.text("main")
+    assert "Not the outputs of eager, or not compared with them: no_grad." in page.text("main")
+    assert "outputs not compared with eager's" in page.text("[data-mode=no_grad]")
     assert "eager did not run" in page.text("[data-mode=no_grad]")
     page.page.get_by_role("checkbox", name="no_grad").uncheck(force=True)
     assert page.page.get_by_role("button", name="Compare 0 modes").is_disabled()
@@ -220,7 +221,7 @@ def test_a_mode_that_returned_something_else_is_named(page: Tab, module: Front) 
     page.open("/lab/compare?calls=1&rounds=1", "main form")
     page.page.get_by_role("button", name="Compare 2 modes").click()
     page.page.wait_for_selector("[data-mode]")
-    assert "Not the outputs of eager: no_grad." in page.text("main")
+    assert "Not the outputs of eager, or not compared with them: no_grad." in page.text("main")
     assert "other outputs than eager: largest difference 0.500" in page.text("[data-mode=no_grad]")
 
 
@@ -238,6 +239,27 @@ def test_the_curve_is_of_a_call_and_of_this_request_alone(page: Tab) -> None:
     assert "ms per call" in page.page.locator("svg[role=img]").inner_html()
     page.page.get_by_label("Seed of the inputs").fill("9")
     page.page.wait_for_selector("text=No step of no_grad has been measured here with this request")
+
+
+def test_each_batch_of_the_curve_has_as_many_calls_as_fit_and_stays_where_another_is_chosen(
+    page: Tab, module: Front
+) -> None:
+    modes = module.http.get("/v1/modes").json()
+    for split in (one for mode in modes["modes"] for one in mode["splits"]):
+        split["step_seconds"] = 0.0025 * split["batch"]
+    answer(page, "**/v1/modes", modes)
+    bodies: list[dict[str, Any]] = []
+    page.page.on(
+        "request", lambda one: one.method == "POST" and bodies.append(json.loads(one.post_data or ""))
+    )
+    page.open("/lab/compare?curve=no_grad", "main form")
+    page.page.get_by_role("button", name="Measure every batch").click()
+    page.page.wait_for_function("() => document.querySelectorAll('table tbody tr').length === 2")
+    page.page.wait_for_function("() => !document.querySelector('[role=status]')")
+    assert [(body["batch_size"], body["calls"]) for body in bodies] == [(1, 20)] * 3 + [(4, 5)] * 3
+    page.page.get_by_role("slider", name="Batch").press("ArrowRight")
+    assert page.page.get_by_role("slider", name="Calls in a row").get_attribute("aria-valuetext") == "5"
+    assert rows(page, "One call of no_grad") == 2
 
 
 def test_where_parts_cannot_be_told_apart_no_empty_chart_is_drawn(browser: Browser) -> None:

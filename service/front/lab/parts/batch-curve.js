@@ -15,27 +15,25 @@ export function BatchCurve({ lab, request }) {
   const [work, run, cancel] = useWork();
   const [ready, batches] = [readyModes(lab.modes), batchSizes(lab.engine)];
   const mode = ready.includes(lab.query.curve) ? lab.query.curve : ready[0];
-  const { values, isWhole } = request;
-  const { batch, ...others } = values;
   const { step } = lab.workload;
-  const of = JSON.stringify({ ...others, mode });
+  const of = JSON.stringify({ mode, ...request.at(batches[0]) });
   const same = runs.filter((one) => one.of === of);
   const measure = (sizes) =>
     run(async (signal) => {
       for (const size of sizes) {
         for (let number = 0; number < RUNS; number++) {
-          const found = await oneStep(lab, mode, { ...values, batch: size }, signal);
+          const found = await oneStep(lab, mode, request.at(size), signal);
           setRuns((before) => [...before, { of, ...found }]);
         }
       }
     });
-  const possible = mode !== undefined && isWhole && !work.running;
+  const possible = mode !== undefined && request.isWhole && !work.running;
   return html`<section aria-labelledby="curve">
     <h2 id="curve">One ${step}, by batch</h2>
     <${Choice} label="Mode of the curve" options=${modeOptions(lab.modes)} value=${mode} disabled=${work.running}
       onChange=${(curve) => lab.changeQuery({ curve })} />
     <div class="row">
-      <button type="button" disabled=${!possible} onClick=${() => measure([batch])}>Measure batch ${batch}</button>
+      <button type="button" disabled=${!possible} onClick=${() => measure([request.values.batch])}>Measure batch ${request.values.batch}</button>
       <button type="button" disabled=${!possible} onClick=${() => measure(batches)}>Measure every batch</button>
       <button type="button" disabled=${runs.length === 0} onClick=${() => setRuns([])}>Forget all</button>
     </div>

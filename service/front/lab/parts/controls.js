@@ -26,18 +26,23 @@ export function Slider({ label, value, onInput, values, min = 0, max = 100, step
   </div>`;
 }
 
-/** One of `options` ([{value, label, note, disabled}] or texts), as radio buttons; `note` stands under the choice. */
-export function Choice({ label, options, value, onChange, disabled = false }) {
+/**
+ * One of `options` ([{value, label, note, disabled}] or texts), as radio buttons; `note` stands under the choice.
+ * `several`: any of them, as boxes to tick; `value` is then the list of those chosen, in the order of `options`.
+ */
+export function Choice({ label, options, value, onChange, disabled = false, several = false }) {
   const name = useId("choice");
   const given = options.map((option) => (typeof option === "object" ? option : { value: option }));
   const note = given.find((option) => option.value === value)?.note;
+  const isChosen = (one) => (several ? value.includes(one) : value === one);
+  const turned = (one) => given.map((option) => option.value).filter((each) => isChosen(each) !== (each === one));
   return html`<fieldset class="control choice" disabled=${disabled}>
     <legend>${label}</legend>
     <div class="options">
       ${given.map(
         (option) => html`<label key=${option.value}>
-          <input type="radio" name=${name} checked=${option.value === value} disabled=${option.disabled}
-            onChange=${() => onChange(option.value)} />
+          <input type=${several ? "checkbox" : "radio"} name=${name} checked=${isChosen(option.value)} disabled=${option.disabled}
+            onChange=${() => onChange(several ? turned(option.value) : option.value)} />
           <span>${option.label ?? option.value}</span>
         </label>`,
       )}
@@ -76,24 +81,6 @@ export function NumberInput({ label, text, isNumber, onInput }) {
   </div>`;
 }
 
-/** Any of `options` ([{value, label, disabled}]), as boxes to tick; `onChange(values)` has them in their order. */
-export function Choices({ label, options, values, onChange }) {
-  const changed = (value, on) =>
-    onChange(options.map((option) => option.value).filter((each) => (each === value ? on : values.includes(each))));
-  return html`<fieldset class="control choice">
-    <legend>${label}</legend>
-    <div class="options">
-      ${options.map(
-        ({ value, disabled }) => html`<label key=${value}>
-          <input type="checkbox" checked=${values.includes(value)} disabled=${disabled}
-            onChange=${(event) => changed(value, event.target.checked)} />
-          <span>${value}</span>
-        </label>`,
-      )}
-    </div>
-  </fieldset>`;
-}
-
 // What the views of studies let one choose: which step of which mode. The choice stands in the address.
 
 /** The query's value under `name` if it is one of `values`, else `otherwise`. */
@@ -107,33 +94,26 @@ export function QueryChoice({ lab, name, label, options, value, disabled }) {
   return html`<${Choice} label=${label} options=${options} value=${value} disabled=${disabled} onChange=${change} />`;
 }
 
-const PHASE_NOTES = {
-  decode: "One token per sequence.",
-  prefill: "One chunk of each prompt.",
-  forward: "One call of the module.",
-};
+const PHASE_NOTES = { decode: "One token per sequence.", prefill: "One chunk of each prompt." };
 
-/** Batch and phase of the step that a study is of, as the address chooses among those there are here. */
+/** Mode, batch and phase of the step that a study is of, as the address chooses among those there are here. */
 export function stepOf(lab) {
-  const sizes = batchSizes(lab.engine);
-  const { phases, main } = lab.workload;
-  return { batch_size: chosen(lab, "batch", sizes, sizes[0]), phase: chosen(lab, "phase", phases, main) };
+  const [ready, sizes, { phases, main }] = [readyModes(lab.modes), batchSizes(lab.engine), lab.workload];
+  return {
+    mode: chosen(lab, "mode", ready, ready[0]),
+    batch_size: chosen(lab, "batch", sizes, sizes[0]),
+    phase: chosen(lab, "phase", phases, main),
+  };
 }
 
-/** The controls of `stepOf`; where there is one phase alone it needs none. */
-export function StepChoice({ lab }) {
+/** The controls of `stepOf`'s batch and of those `phases` of which there are several; a study has the first size. */
+export function StepChoice({ lab, phases = lab.workload.phases }) {
   const { batch_size, phase } = stepOf(lab);
-  const { phases, main } = lab.workload;
-  const options = [main, ...phases.filter((each) => each !== main)].map((each) => ({ value: each, note: PHASE_NOTES[each] }));
+  const [first, ...others] = lab.engine?.input_sizes ?? [];
+  const options = [...phases].reverse().map((each) => ({ value: each, note: PHASE_NOTES[each] }));
   return html`<${QueryChoice} lab=${lab} name="batch" label="Batch" options=${batchSizes(lab.engine)} value=${batch_size} />
     ${options.length > 1 && html`<${QueryChoice} lab=${lab} name="phase" label="Phase" options=${options} value=${phase} />`}
-    <${FirstSize} lab=${lab} />`;
-}
-
-/** Which of several sizes of a module's inputs a study is of. */
-export function FirstSize({ lab }) {
-  const [first, ...others] = lab.engine?.input_sizes ?? [];
-  return others.length > 0 && html`<p class="note">On inputs of the module's first size, ${first}.</p>`;
+    ${others.length > 0 && html`<p class="note">On inputs of the module's first size, ${first}.</p>`}`;
 }
 
 // What several views choose among: the modes and batch sizes of this service.

@@ -7,7 +7,7 @@ import { Measured } from "./timebar.js";
 
 const bodyOf = ({ batch, size, seed, calls }) => ({ batch_size: batch, size, seed, calls });
 
-/** As `parts/workload.js` describes it. */
+/** As KINDS in lab.js describes it. */
 export const forward = {
   fields: ["mode", "batch", "size", "seed", "calls", "outputs"],
   verb: "Call",
@@ -18,38 +18,32 @@ export const forward = {
   Answer: Called,
   rate: { title: "samples per second", metric: "step_batch_rows_sum", labels: {} },
   verdictOn,
-  agreementOf: ({ mode }, modes) => agreed(parityOf(mode, modes)),
+  agreementOf,
   perStep: (seconds, { calls }) => `${duration(seconds / calls)} per call, ${countOf(calls)}`,
-  medians: `Medians of the rounds, of the calls alone: HTTP and the wait behind other requests are left out (unless
-    instrumentation is off, which times no call).`,
+  medians: "Medians of the calls alone, without HTTP and the queue (where instrumentation is off, of whole requests).",
 };
 
 const countOf = (calls) => (calls === 1 ? "a single one" : `${whole(calls)} in a row`);
 
-// Outputs were compared by the engine, when each mode became ready: the numbers of an answer are not all there is.
-
-const parityOf = (name, modes) => modes.find(({ mode }) => mode === name)?.parity ?? null;
-
-function agreed(parity) {
-  if (parity === null) return { text: "outputs not compared" };
+/** The engine compared outputs when the mode became ready: not all of them are in an answer. */
+function agreementOf({ mode }, modes) {
+  const parity = modes.find((one) => one.mode === mode)?.parity;
+  if (!parity) return { text: "outputs not compared with eager's" };
   const most = `largest difference ${significant(parity.max_abs_logit_difference)}`;
-  return parity.passed ? { text: `outputs as eager's: ${most}` } : { text: `other outputs than eager: ${most}`, differs: true };
+  if (parity.passed) return { text: `outputs as eager's: ${most}`, differs: false };
+  return { text: `other outputs than eager: ${most}`, differs: true };
 }
 
 function verdictOn(results, modes) {
-  const without = (passes) => results.filter(({ mode }) => !passes(parityOf(mode, modes))).map(({ mode }) => mode);
-  const [unchecked, different] = [without((parity) => parity !== null), without((parity) => parity?.passed ?? true)];
-  if (different.length > 0) return `Not the outputs of eager: ${different.join(", ")}.`;
-  if (unchecked.length > 0) return `Outputs not compared with eager's: ${unchecked.join(", ")}.`;
+  const apart = results.filter((result) => agreementOf(result, modes).differs !== false).map(({ mode }) => mode);
+  if (apart.length > 0) return `Not the outputs of eager, or not compared with them: ${apart.join(", ")}.`;
   return "All modes returned what eager does, within the tolerance, when they became ready.";
 }
 
 async function send({ lab, values, signal, show }) {
   show(null);
   const body = { ...bodyOf(values), outputs: values.outputs };
-  const result = await lab.post(`/v1/modes/${encodeURIComponent(values.mode)}/forward`, body, { signal });
-  show({ values, result });
-  return result;
+  show({ values, result: await lab.post(`/v1/modes/${encodeURIComponent(values.mode)}/forward`, body, { signal }) });
 }
 
 function Called({ lab, values, result }) {
@@ -63,28 +57,21 @@ function Called({ lab, values, result }) {
     ${values.outputs && html`<${Outputs} outputs=${result.outputs} />`}`;
 }
 
-/** On CUDA, where one call is issued while another runs, from the first to the last. */
-const callsSeconds = (phase) => (phase.sync_wait_seconds === null ? phase.wall_seconds : phase.period_seconds);
-
 function callsText({ batch_size, timings }) {
-  const { steps } = timings.forward;
-  const seconds = callsSeconds(timings.forward);
+  const { steps, sync_wait_seconds, wall_seconds, period_seconds } = timings.forward;
+  // On CUDA, where one call is issued while another runs, from the first to the last.
+  const seconds = sync_wait_seconds === null ? wall_seconds : period_seconds;
   if (seconds === null) return `Batch ${batch_size}, ${countOf(steps)}; instrumentation is off, so that no call was timed.`;
   const rate = significant((batch_size * steps) / seconds);
   return `${duration(seconds / steps)} per call, ${countOf(steps)}; batch ${batch_size}, ${rate} samples per second.`;
 }
 
-const OUTPUT_COLUMNS = [
-  { key: "path", title: "output", show: ({ path }) => html`<code>${path}</code>` },
-  { key: "dtype", title: "dtype" },
-  { key: "shape", title: "shape" },
-  { key: "first", title: "first values" },
-];
+const OUTPUT_COLUMNS = ["output", "dtype", "shape", "first values"].map((title) => ({ key: title, title }));
 
 function Outputs({ outputs }) {
   const rows = leavesOf(outputs, "output");
-  const caption = "What the last call returned";
-  return html`<${Table} caption=${caption} columns=${OUTPUT_COLUMNS} rows=${rows} identify=${({ path }) => path} />`;
+  const shown = rows.length > 0 ? rows : [{ output: "output", "first values": "nothing" }];
+  return html`<${Table} caption="What the last call returned" columns=${OUTPUT_COLUMNS} rows=${shown} />`;
 }
 
 const isTensor = ({ dtype, shape, data }) => typeof dtype === "string" && Array.isArray(shape) && data !== undefined;
@@ -92,18 +79,14 @@ const isTensor = ({ dtype, shape, data }) => typeof dtype === "string" && Array.
 /** A row per tensor, number or text in the lists and objects of `tree`. */
 function leavesOf(tree, path) {
   if (Array.isArray(tree)) return tree.flatMap((part, place) => leavesOf(part, `${path}[${place}]`));
-  if (tree === null || typeof tree !== "object") return [{ path, dtype: null, shape: null, first: String(tree ?? "None") }];
-  if (isTensor(tree)) return [rowOf(tree, path)];
-  return Object.entries(tree).flatMap(([name, part]) => leavesOf(part, `${path}.${name}`));
+  if (tree === null || typeof tree !== "object") return [{ output: path, "first values": String(tree ?? "None") }];
+  if (!isTensor(tree)) return Object.entries(tree).flatMap(([name, part]) => leavesOf(part, `${path}.${name}`));
+  const { dtype, shape, data } = tree;
+  const values = [data].flat(Infinity);
+  const first = values.slice(0, SHOWN).map(written).join(", ") + (values.length > SHOWN ? ", …" : "");
+  return [{ output: path, dtype, shape: shape.join(" × ") || "scalar", "first values": first }];
 }
 
 const SHOWN = 4;
-
-function rowOf({ dtype, shape, data }, path) {
-  const numbers = [data].flat(Infinity);
-  const rest = numbers.length > SHOWN ? ", …" : "";
-  return { path, dtype, shape: shape.join(" × ") || "scalar", first: numbers.slice(0, SHOWN).map(written).join(", ") + rest };
-}
-
 /** JSON has neither NaN nor infinity: they come as null. */
 const written = (value) => (value === null ? "NaN or ∞" : typeof value === "number" ? significant(value) : String(value));

@@ -7,29 +7,23 @@ import { Measured, TimeBar } from "./timebar.js";
 
 const bodyOf = ({ prompt, batch, tokens }) => ({ prompts: Array(batch).fill(prompt), max_new_tokens: tokens });
 
-/** As `parts/workload.js` describes it. */
+/** As KINDS in lab.js describes it. */
 export const generate = {
   fields: ["prompt", "mode", "batch", "tokens"],
   verb: "Generate",
   doing: "generates",
   bodyOf,
-  // So that each run has all of its steps.
   stepsOf: (values) => ({ ...bodyOf(values), ignore_eos: true }),
   send: stream,
   Answer: Completion,
   rate: { title: "tokens per second", metric: "tokens_total", labels: { kind: "generated" } },
   verdictOn,
-  agreementOf: ({ text_equal }) => TEXTS.get(text_equal),
+  agreementOf: ({ text_equal }) => ({ text: TEXTS.get(text_equal), differs: text_equal === false }),
   perStep: () => null,
-  medians: `Medians of the rounds, the wait behind other requests left out. What neither dispatch nor kernel fills of a
-    bar is the rest of the request.`,
+  medians: "Medians without the wait behind others; what neither part fills of a bar is the rest of the request.",
 };
 
-const TEXTS = new Map([
-  [true, { text: "same text as eager" }],
-  [false, { text: "another text than eager", differs: true }],
-  [null, { text: "text not compared" }],
-]);
+const TEXTS = new Map([[true, "same text as eager"], [false, "another text than eager"], [null, "text not compared"]]);
 
 function verdictOn(results) {
   const compared = results.filter(({ text_equal }) => text_equal !== null);
@@ -42,8 +36,7 @@ function verdictOn(results) {
 async function stream({ lab, values, signal, show }) {
   const began = performance.now();
   const seconds = () => (performance.now() - began) / 1000;
-  const progress = { text: "", count: 0, firstSeconds: null, lastSeconds: 0 };
-  let known = { values, ...progress, result: null };
+  let known = { values, text: "", count: 0, firstSeconds: null, lastSeconds: 0, result: null };
   const on = (name, data) => {
     if (name === "token" && data.index === 0) {
       const now = seconds();

@@ -15,56 +15,44 @@ const lengths = (engine) => LENGTHS.filter((length) => length <= (engine?.contex
 
 /** So many calls that they take CALLS_SECONDS by the steps that the service has timed; 10 where it has timed none. */
 function fittingCalls(lab, batch) {
-  const splits = lab.modes.flatMap((mode) => mode.splits);
-  const known = splits.find((split) => split.batch === batch);
-  if (known === undefined) return 10;
-  return CALLS.findLast((calls) => calls * known.step_seconds <= CALLS_SECONDS) ?? 1;
+  const known = lab.modes.flatMap(({ splits }) => splits).find((split) => split.batch === batch);
+  const seconds = known?.step_seconds ?? CALLS_SECONDS / 10;
+  return CALLS.findLast((calls) => calls * seconds <= CALLS_SECONDS) ?? 1;
 }
+
+/** A field that is one of `valuesOf(lab)`; where the address names none, `initial(values, given)`, else the first. */
+const oneOf = (name, draw, valuesOf, initial = ([first]) => first) => ({
+  read: (given) => chosen(given.lab, name, valuesOf(given.lab), initial(valuesOf(given.lab), given)),
+  draw: ({ lab, value, change }) => draw(valuesOf(lab), value, change, lab),
+});
+
+const slider = (label) => (values, value, change) =>
+  html`<${Slider} label=${label} values=${values} value=${value} onInput=${change} />`;
+const choice = (label, optionsOf = (values) => values) => (values, value, change, lab) =>
+  html`<${Choice} label=${label} options=${optionsOf(values, lab)} value=${value} onChange=${change} />`;
 
 const inputSizes = (lab) => lab.engine?.input_sizes ?? [];
 
 /**
- * By name: `read({lab, values, wanted})` is the choice, with those of the fields before it, `draw({lab, value, values,
- * change})` its control. `isHere(lab)`: false where there is nothing to choose from; it has no value then.
+ * By name: `read({lab, prompt, values, wanted})` is its value, with `values` of the fields before it, and `draw({lab,
+ * value, change, setPrompt})` its control. `isHere(lab)`: false where there is none.
  */
 const FIELDS = {
   prompt: {
     read: ({ prompt }) => prompt,
     draw: ({ value, setPrompt }) => html`<${TextArea} label="Prompt" value=${value} onInput=${setPrompt} />`,
   },
-  mode: {
-    read: ({ lab }) => chosen(lab, "mode", readyModes(lab.modes), readyModes(lab.modes)[0]),
-    draw: ({ lab, value, change }) =>
-      html`<${Choice} label="Mode" options=${modeOptions(lab.modes)} value=${value} onChange=${change} />`,
-  },
-  batch: {
-    read: ({ lab }) => chosen(lab, "batch", batchSizes(lab.engine), batchSizes(lab.engine)[0]),
-    draw: ({ lab, value, change }) =>
-      html`<${Slider} label="Batch" values=${batchSizes(lab.engine)} value=${value} onInput=${change} />`,
-  },
-  tokens: {
-    read: ({ lab, wanted }) => {
-      const values = lengths(lab.engine);
-      return chosen(lab, "tokens", values, values.findLast((length) => length <= wanted.tokens));
-    },
-    draw: ({ lab, value, change }) =>
-      html`<${Slider} label="New tokens" values=${lengths(lab.engine)} value=${value} onInput=${change} />`,
-  },
-  size: {
-    isHere: (lab) => inputSizes(lab).length > 0,
-    read: ({ lab }) => chosen(lab, "size", inputSizes(lab), inputSizes(lab)[0]),
-    draw: ({ lab, value, change }) =>
-      html`<${Choice} label="Size" options=${inputSizes(lab)} value=${value} onChange=${change} />`,
-  },
+  mode: oneOf("mode", choice("Mode", (_, lab) => modeOptions(lab.modes)), (lab) => readyModes(lab.modes)),
+  batch: oneOf("batch", slider("Batch"), (lab) => batchSizes(lab.engine)),
+  tokens: oneOf("tokens", slider("New tokens"), (lab) => lengths(lab.engine), (values, { wanted }) =>
+    values.findLast((length) => length <= wanted.tokens)),
+  size: { ...oneOf("size", choice("Size"), inputSizes), isHere: (lab) => inputSizes(lab).length > 0 },
   seed: {
     read: ({ lab }) => wholeNumber(lab.query.seed ?? "0"),
     draw: ({ lab, value, change }) =>
       html`<${NumberInput} label="Seed of the inputs" text=${lab.query.seed ?? "0"} isNumber=${value !== null} onInput=${change} />`,
   },
-  calls: {
-    read: ({ lab, values }) => chosen(lab, "calls", CALLS, fittingCalls(lab, values.batch)),
-    draw: ({ value, change }) => html`<${Slider} label="Calls in a row" values=${CALLS} value=${value} onInput=${change} />`,
-  },
+  calls: oneOf("calls", slider("Calls in a row"), () => CALLS, (_, { lab, values }) => fittingCalls(lab, values.batch)),
   outputs: {
     read: ({ lab }) => lab.query.outputs === "on",
     draw: ({ value, change }) =>
@@ -78,21 +66,20 @@ function wholeNumber(text) {
   return Number.isSafeInteger(number) ? number : null;
 }
 
-const isGiven = (value) => value !== undefined && value !== null && value !== "";
-
 /**
- * What the form holds, without the fields named in `without`: `{values, isWhole, fields}`. `wanted`: what to choose
- * where the address does not, by field.
+ * What the form holds, without the fields named in `without`: `{values, isWhole, fields, at(batch)}`, the last being
+ * its values at another batch. `wanted`: what to choose where the address does not, by field.
  */
 export function useRequest(lab, { wanted = {}, without = [] } = {}) {
   const [prompt, setPrompt] = useState(PROMPT);
   const isShown = (name) => !without.includes(name) && (FIELDS[name].isHere?.(lab) ?? true);
-  const values = {};
-  const fields = lab.workload.fields.filter(isShown).map((name) => {
-    const { read, draw } = FIELDS[name];
-    const value = (values[name] = read({ lab, values, wanted, prompt }));
+  const names = lab.workload.fields.filter(isShown);
+  const read = (values, name) => ({ [name]: FIELDS[name].read({ lab, values, wanted, prompt }), ...values });
+  const values = names.reduce(read, {});
+  const fields = names.map((name) => {
     const change = (next) => lab.changeQuery({ [name]: next });
-    return html`<${draw} ...${{ lab, value, change, setPrompt }} key=${name} />`;
+    return html`<${FIELDS[name].draw} ...${{ lab, value: values[name], change, setPrompt }} key=${name} />`;
   });
-  return { values, fields, isWhole: Object.values(values).every(isGiven) };
+  const isWhole = Object.values(values).every((value) => value !== undefined && value !== null && value !== "");
+  return { values, fields, isWhole, at: (batch) => names.reduce(read, { batch }) };
 }

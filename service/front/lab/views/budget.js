@@ -4,7 +4,7 @@ import { html } from "../vendor/htm-preact.js";
 import {
   ByBatch, HELP, Points, Sliders, WhatIf, asMeasured, boundsWithin, budgetOf, quantities, shareWithin,
 } from "../parts/budget.js";
-import { DataLink, FirstSize, QueryChoice, Question, batchSizes, chosen, modeOptions, readyModes } from "../parts/controls.js";
+import { DataLink, QueryChoice, Question, StepChoice, batchSizes, chosen, modeOptions, readyModes } from "../parts/controls.js";
 import { duration, percent, significant } from "../parts/numbers.js";
 import { StudyRun, useStudy } from "../parts/study.js";
 
@@ -49,8 +49,7 @@ export function View({ lab }) {
   return html`<div class="columns">
       <section class="card" aria-label="Which step">
         ${choice("mode", "Budget of a step in", modeOptions(issuing), mode)}
-        ${choice("batch", "Batch", batchSizes(lab.engine), batch)}
-        <${FirstSize} lab=${lab} />
+        <${StepChoice} lab=${lab} phases=${[lab.workload.main]} />
         ${choice("modes", "Beside it, modes", MODES, modes)} ${choice("batches", "At batches", BATCHES, batches)}
         ${study.kept && html`<${Sliders} lab=${lab} budget=${study.kept.finding.budget} />`}
       </section>

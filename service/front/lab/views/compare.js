@@ -2,9 +2,7 @@
 
 import { html } from "../vendor/htm-preact.js";
 import { BatchCurve } from "../parts/batch-curve.js";
-import {
-  Choices, DataLink, Empty, Failed, Loading, QueryChoice, chosen, colourIn, readyModes,
-} from "../parts/controls.js";
+import { Choice, DataLink, Empty, Failed, Loading, QueryChoice, chosen, colourIn, readyModes } from "../parts/controls.js";
 import { Interval, duration } from "../parts/numbers.js";
 import { useRequest } from "../parts/request.js";
 import { useWork } from "../parts/study.js";
@@ -22,7 +20,7 @@ export function View({ lab }) {
   return html`<div class="columns">
       <form class="card" onSubmit=${(event) => event.preventDefault()}>
         ${request.fields}
-        <${Choices} label="Modes" options=${options} values=${modes}
+        <${Choice} label="Modes" several options=${options} value=${modes}
           onChange=${(picked) => lab.changeQuery({ modes: picked.join(",") })} />
         <${QueryChoice} lab=${lab} name="rounds" label="Rounds" options=${ROUNDS} value=${rounds} />
       </form>

@@ -1,9 +1,7 @@
 // Dispatcher: one operator's way from Python to its kernel, and a whole step of such calls.
 
 import { html, useState } from "../vendor/htm-preact.js";
-import {
-  DataLink, Empty, QueryChoice, Question, StepChoice, Table, chosen, modeOptions, readyModes, stepOf,
-} from "../parts/controls.js";
+import { DataLink, Empty, QueryChoice, Question, StepChoice, Table, modeOptions, stepOf } from "../parts/controls.js";
 import {
   CALLS, Keys, SLICE_COLUMNS, Scrubber, StepList, Switches, agreementText, autogradShare, micros, sameRun,
   switchesOf, useRuns,
@@ -82,12 +80,10 @@ function answer(found) {
 
 function WholeStep({ lab }) {
   const study = useStudy(lab, "operators", "step");
-  const ready = readyModes(lab.modes);
-  const mode = chosen(lab, "mode", ready, ready[0]);
-  const body = { mode, ...stepOf(lab) };
+  const body = stepOf(lab);
   return html`<h2>A whole step</h2>
     <section class="card" aria-label="Which step">
-      <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab.modes)} value=${mode} />
+      <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab.modes)} value=${body.mode} />
       <${StepChoice} lab=${lab} />
       <${StudyRun} study=${study} body=${body} label="List the step"
         empty="No step has been listed yet: list one; it takes some seconds.">

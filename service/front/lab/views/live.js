@@ -16,16 +16,14 @@ export function View({ lab }) {
   const [{ scrapes, problem }, again] = useScrapes(lab);
   if (problem) return html`<${Failed} problem=${problem} onRetry=${again} />`;
   if (scrapes.length === 0) return html`<${Loading} what="reading the metrics" />`;
-  const rows = rowsOf(scrapes, lab);
-  const figures = now(scrapes, lab.workload.rate);
+  const [rows, figures] = [rowsOf(scrapes, lab), now(scrapes, lab.workload.rate)];
   return html`<${Figures} ...${figures} rate=${lab.workload.rate} />
     <${Rates} scrapes=${scrapes} lab=${lab} />
     <${Table} caption=${`By mode; rates and quantiles over the last ${WINDOW_SECONDS} s`} columns=${columnsFor(lab)} rows=${rows}
       identify=${({ mode }) => mode} />
     <p class="note">Quantiles are those of the histogram's buckets, linear within a bucket, as PromQL's
-      histogram_quantile; a dash is what was not measured in this time. The kernel share is that of the
-      newest samples of a ${lab.workload.step}, on a GPU of the newest request; headroom: how much faster it would be without its dispatch.
-      The page reads nothing while it is hidden. The lab's own requests are counted too.</p>
+      histogram_quantile; a dash is what was not measured in this time. The kernel share is that of the newest samples
+      of a ${lab.workload.step}, on a GPU of the newest request; headroom: how much faster it would be without its dispatch. The page reads nothing while it is hidden. The lab's own requests are counted too.</p>
     <${DataLink} data=${{ window_seconds: WINDOW_SECONDS, now: figures, modes: rows }} name="live" />`;
 }
 
@@ -171,12 +169,12 @@ function rowsOf(scrapes, lab) {
 /** The mean of the steps of the main phase in this time, by batch. On CUDA, where calls overlap, from call to call. */
 function stepSeconds(before, after, mode, { engine, workload }) {
   const name = `step_batch_${engine?.device === "cuda" ? "period" : "wall"}_seconds`;
-  const sizes = batchSizes(engine).map((size) => {
+  const means = batchSizes(engine).flatMap((size) => {
     const labels = { mode, phase: workload.main, batch: String(size) };
     const [seconds, count] = ["sum", "count"].map((kind) => increase(before, after, `${name}_${kind}`, labels));
-    return [size, count > 0 ? seconds / count : null];
+    return count > 0 ? [[size, seconds / count]] : [];
   });
-  return Object.fromEntries(sizes.filter(([, mean]) => mean !== null));
+  return Object.fromEntries(means);
 }
 
 /** The rate of `mode` between each two scrapes: [{at, rate}]. */

@@ -1,9 +1,7 @@
 // Tape: what autograd records of a computation and keeps for a backward pass; with grad mode off, nothing.
 
 import { html } from "../vendor/htm-preact.js";
-import {
-  DataLink, QueryChoice, Question, StepChoice, chosen, modeOptions, readyModes, stepOf,
-} from "../parts/controls.js";
+import { DataLink, QueryChoice, Question, StepChoice, chosen, modeOptions, stepOf } from "../parts/controls.js";
 import { bytes } from "../parts/numbers.js";
 import { StudyRun, useStudy } from "../parts/study.js";
 import { Backward, Forward, Steps, TapeDrawing } from "../parts/tape.js";
@@ -37,9 +35,8 @@ const valuesOf = (options) => options.map(({ value }) => value);
 
 export function View({ lab }) {
   const study = useStudy(lab, "tape");
-  const ready = readyModes(lab.modes);
   const expression = chosen(lab, "expression", valuesOf(EXPRESSIONS), "linear-relu-sum");
-  const mode = chosen(lab, "mode", ready, ready[0]);
+  const step = stepOf(lab);
   const ofModel = expression === "block" || expression === "step";
   const choice = (key, label, options, value) =>
     html`<${QueryChoice} lab=${lab} name=${key} label=${label} options=${options} value=${value} />`;
@@ -47,9 +44,9 @@ export function View({ lab }) {
       <section class="card" aria-label="Which computation">
         ${choice("expression", "Computation", EXPRESSIONS, expression)}
         ${ofModel && html`<${StepChoice} lab=${lab} />`}
-        ${choice("mode", "Beside it, a step of the model in", modeOptions(lab.modes), mode)}
+        ${choice("mode", "Beside it, a step of the model in", modeOptions(lab.modes), step.mode)}
       </section>
-      <${StudyRun} study=${study} body=${{ expression, ...stepOf(lab), mode }} label="Record the tape"
+      <${StudyRun} study=${study} body=${{ expression, ...step }} label="Record the tape"
         empty="No tape has been recorded yet: record one; it takes a moment.">
         ${(finding) => html`<${Figures} lab=${lab} finding=${finding} />`}
       <//>

@@ -1,9 +1,7 @@
 // Timeline: one step of two modes, host and device, on one axis.
 
 import { html } from "../vendor/htm-preact.js";
-import {
-  DataLink, QueryChoice, Question, StepChoice, chosen, modeOptions, readyModes, stepOf,
-} from "../parts/controls.js";
+import { DataLink, QueryChoice, Question, StepChoice, chosen, modeOptions, readyModes, stepOf } from "../parts/controls.js";
 import { Interval, percent } from "../parts/numbers.js";
 import { StudyRun, useStudy } from "../parts/study.js";
 import { Speedup, Summary, Tax, Tracks } from "../parts/timeline.js";
@@ -19,15 +17,14 @@ const EMPTY = "No step has been drawn yet: draw one; it takes a few seconds, mor
 
 export function View({ lab }) {
   const study = useStudy(lab, "timeline");
-  const ready = readyModes(lab.modes);
-  const mode = chosen(lab, "mode", ready, ready[0]);
-  const others = lab.modes.filter((each) => each.mode !== mode);
+  const step = stepOf(lab);
+  const others = lab.modes.filter((each) => each.mode !== step.mode);
   const names = readyModes(others);
   const against = chosen(lab, "against", names, names.includes("compiled") ? "compiled" : names.at(-1));
-  const body = { mode, against: against ?? null, ...stepOf(lab) };
+  const body = { ...step, against: against ?? null };
   return html`<div class="columns">
       <section class="card" aria-label="Which steps">
-        <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab.modes)} value=${mode} />
+        <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab.modes)} value=${step.mode} />
         <${QueryChoice} lab=${lab} name="against" label="Against" options=${modeOptions(others)} value=${against} />
         <${StepChoice} lab=${lab} />
       </section>
