@@ -214,6 +214,20 @@ def test_modes_are_chosen_and_one_that_was_not_compared_with_eager_is_named(page
     assert page.page.get_by_role("button", name="Compare 0 modes").is_disabled()
 
 
+def test_where_eager_is_not_served_ratios_are_over_inference_mode(browser: Browser) -> None:
+    with running({"model": "ranker.py:build", "modes": ["inference_mode", "compiled"]}) as front:
+        front.await_ready()
+        with tab(browser, front.url) as opened:
+            opened.open("/lab/compare?calls=1", "main form")
+            with opened.page.expect_response("**/v1/compare") as answered:
+                opened.page.get_by_role("button", name="Compare 2 modes").click()
+            opened.page.wait_for_selector("[data-mode]")
+            gain = answered.value.json()["results"][1]["speedup_without_compiler"]
+            assert f"{significant(gain['ratio'])}×" in opened.text("[data-mode=compiled]")
+            assert "over inference_mode" in opened.text("[data-mode=compiled]")
+            assert "eager did not run" in opened.text("[data-mode=inference_mode]")
+
+
 def test_a_mode_that_returned_something_else_is_named(page: Tab, module: Front) -> None:
     modes = module.http.get("/v1/modes").json()
     modes["modes"][1]["parity"] |= {"passed": False, "max_abs_logit_difference": 0.5}

@@ -71,7 +71,7 @@ function Results({ answer, values, rounds, lab }) {
 }
 
 function ModeResult({ result, values, scale, rounds, lab }) {
-  const { mode, effective, median_seconds, dispatch_seconds, kernel_seconds, speedup } = result;
+  const { mode, effective, median_seconds, dispatch_seconds, kernel_seconds } = result;
   const agreement = lab.workload.agreementOf(result, lab.modes);
   const each = lab.workload.perStep(median_seconds, values);
   const { dispatch_low_seconds, dispatch_high_seconds, samples } = result;
@@ -83,7 +83,7 @@ function ModeResult({ result, values, scale, rounds, lab }) {
     <h2>${mode}${effective !== mode && html` <span class="soft">(ran as ${effective})</span>`}</h2>
     <p class="row">
       <span class="figure" data-median=${median_seconds}>${duration(median_seconds)}</span>
-      <${Gain} speedup=${speedup} mode=${mode} rounds=${rounds} />
+      <${Gain} ...${result} rounds=${rounds} />
       ${mode !== BASELINE && html`<span class=${agreement.differs ? "bad" : "soft"}>${agreement.text}</span>`}
       ${each && html`<span class="soft">${each}</span>`}
     </p>
@@ -94,10 +94,11 @@ function ModeResult({ result, values, scale, rounds, lab }) {
   </section>`;
 }
 
-function Gain({ speedup, mode, rounds }) {
-  if (speedup === null) {
-    return html`<span class="soft">${mode === BASELINE ? "baseline" : "eager did not run"}</span>`;
-  }
-  const { ratio, low, high, vs } = speedup;
+/** Over eager; where that did not run, over inference_mode. */
+function Gain({ speedup, speedup_without_compiler, mode, rounds }) {
+  if (mode === BASELINE) return html`<span class="soft">baseline</span>`;
+  const gain = speedup ?? speedup_without_compiler;
+  if (!gain) return html`<span class="soft">eager did not run</span>`;
+  const { ratio, low, high, vs } = gain;
   return html`<span><${Interval} value=${ratio} low=${low} high=${high} unit="×" samples=${rounds} /> over ${vs}</span>`;
 }
