@@ -6,8 +6,7 @@ from string import Template
 from textwrap import indent
 from typing import Any, Literal, Protocol
 
-from models.naming import split_name
-from models.user_code import PREFIX, find_source
+from models.naming import PREFIX, find_source
 
 
 class Effect(Protocol):
@@ -111,8 +110,7 @@ def script_of(
     It prints the time of a call beside the reported `seconds`. `dtype` is a precision's name. Raises
     ModuleError where there is no such file.
     """
-    text, factory = split_name(name)
-    source = find_source(text)
+    source = find_source(name)
     if source.file is None:
         load = f"module = importlib.import_module({source.name!r})"
     else:
@@ -130,7 +128,7 @@ def script_of(
         threads="" if threads is None else f"torch.set_num_threads({threads})",
         root=repr(str(source.root)),
         load=load,
-        factory=factory,
+        factory=source.factory,
         device=repr(device),
         dtype="float32" if casts else dtype,
         batch=batch_size,

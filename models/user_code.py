@@ -12,7 +12,6 @@ import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -23,12 +22,11 @@ from typing import Any
 
 import torch
 
+from models.naming import PREFIX, ModuleError, Source
+
 HOME = Path(__file__).resolve().parents[1]
 OURS = frozenset({"models", "service", "loadtests", "dashboards", "launchbound", "launchbound_pytest"})
 """What launchbound's own code is imported as, which code of the user's may be called as well."""
-
-PREFIX = "launchbound_user_"
-"""Before the name of a user's package or file where that name is taken."""
 
 _STANDARD = sysconfig.get_path("stdlib")
 _IMPORTING = ("<frozen importlib", importlib.__file__, __file__, __file__.replace("user_code", "workload"))
@@ -36,44 +34,8 @@ _OF_NOBODY = ("site-packages", "dist-packages")
 _OUR_FILES = tuple(f"{HOME / name}{end}" for name in OURS for end in (".py", os.sep))
 
 
-class ModuleError(ValueError):
-    """A user's module that cannot be loaded or called; the message is one line and names the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Code of the user's: `name` is imported from `root`, or as the one `file`, which is in no package."""
-
-    root: Path
-    name: str
-    file: Path | None = None
-
-
-def find_source(text: str) -> Source:
-    """What `text` names: a module from the current folder or the environment, or a file. Raises ModuleError.
-
-    A file in a package is imported as a part of it, so that its relative imports work.
-    """
-    if not text.endswith(".py") and os.sep not in text:
-        if not all(part.isidentifier() for part in text.split(".")):
-            raise ModuleError(f"'{text}' names no module: write package.module:factory or file.py:factory")
-        return Source(Path.cwd(), text)
-    file = Path(text).expanduser().absolute()
-    if not file.is_file():
-        near = file.with_suffix(".py")
-        remedy = f"did you mean {near}?" if near.is_file() and near != file else "correct the path"
-        raise ModuleError(f"no file {text} (current folder: {Path.cwd()}): {remedy}")
-    root, parts = file.parent, [file.stem]
-    while (root / "__init__.py").is_file():
-        parts.insert(0, root.name)
-        root = root.parent
-    if len(parts) == 1:
-        return Source(root, PREFIX + re.sub(r"\W", "_", file.stem), file)
-    return Source(root, ".".join(parts).removesuffix(".__init__"))
-
-
-def import_source(source: Source, named: str) -> ModuleType:
-    """The module of `source`, which the user called `named`. Raises ModuleError."""
+def import_source(source: Source) -> ModuleType:
+    """The module of `source`. Raises ModuleError."""
     top = source.name.partition(".")[0]
     taken = frozenset(name for name in {top, *OURS} if _is_taken(name, source.root))
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
@@ -82,17 +44,14 @@ def import_source(source: Source, named: str) -> ModuleType:
     if str(source.root) not in sys.path:
         sys.path.insert(0, str(source.root))
     name = PREFIX + source.name if top in taken else source.name
-    with running(f"importing {named}"), _no_new_processes(named):
+    with running(f"importing {source.said}"), _no_new_processes(source.said):
         try:
             return _import_file(source, taken) if source.file else importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
             ours = f"; launchbound's own package is called '{top}' as well" if top in OURS - taken else ""
-            raise ModuleError(
-                f"no module '{named}' in {source.root} or in {sys.prefix}{ours}: correct the name, run this "
-                "where it lies, or write path/to/file.py:factory"
-            ) from None
+            raise source.missing(ours) from None
 
 
 def _is_taken(top: str, root: Path) -> bool:

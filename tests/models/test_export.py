@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from models.export import script_of
-from models.user_code import ModuleError
+from models.naming import ModuleError
 from service.modes import MODES
 
 CODE = """
