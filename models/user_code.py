@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from traceback import FrameSummary
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -31,6 +32,9 @@ OURS = frozenset({"models", "service", "loadtests", "dashboards", "launchbound",
 _STANDARD = sysconfig.get_path("stdlib")
 _IMPORTING = ("<frozen importlib", importlib.__file__, __file__, __file__.replace("user_code", "workload"))
 _OF_NOBODY = ("site-packages", "dist-packages")
+_COMPILER = frozenset({"torch", "functorch", "sympy", "triton"})
+"""Installed packages whose own lines do not say where a model breaks."""
+
 _OUR_FILES = tuple(f"{HOME / name}{end}" for name in OURS for end in (".py", os.sep))
 
 
@@ -264,7 +268,7 @@ def explain(error: BaseException, otherwise: str = "correct that") -> str:
 
 def _in_one_line(error: BaseException) -> str:
     message = error.msg if isinstance(error, SyntaxError) else str(error)
-    text = " ".join(message.partition("\n  Hint: ")[0].split()).replace(PREFIX, "")
+    text = " ".join(_BEHIND.split(message)[0].split()).replace(PREFIX, "")
     text = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -278,11 +282,39 @@ def _first_cause(error: BaseException) -> BaseException:
 
 
 def _where(error: BaseException) -> str:
-    """The place in the user's code, as ` (file.py:12)`; '' where none of the stack is the user's."""
+    """Where it was raised, as ` (file.py:12)`: in the user's code, or in a library's, and then with the line
+    of the user's that called it; '' where none of the stack is of either.
+    """
     if isinstance(error, SyntaxError):
-        return "" if error.filename is None else f" ({_shortest(error.filename)}:{error.lineno})"
-    users = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    return f" ({_shortest(users[-1].filename)}:{users[-1].lineno})" if users else ""
+        return "" if error.filename is None else f" ({shown_path(error.filename)}:{error.lineno})"
+    stack = _stack(error)
+    place = place_of(stack)
+    caller = place_of([one for one in stack if _is_users(one.filename)])
+    called = f", called at {caller}" if caller and caller != place else ""
+    return f" ({place}{called})" if place else ""
+
+
+def _stack(error: BaseException) -> Sequence[FrameSummary]:
+    """The code that was running, or of an error of the compiler's, that was being compiled."""
+    _, found, told = str(error).rpartition("\nFound from")
+    if found:  # Inductor, long after it was traced
+        return [FrameSummary(file, int(line), "") for file, line in _TOLD.findall(told)]
+    traced: Sequence[FrameSummary] = getattr(error, "real_stack", None) or ()
+    return traced or traceback.extract_tb(error.__traceback__)
+
+
+_TOLD = re.compile(r'File "(.+)", line (\d+), in ')
+_BEHIND = re.compile(r"\n  Hint: |\nCaused by: |\n\nfrom user code:|\nFound from|\n\nSet TORCHDYNAMO_VERBOSE")
+"""Where what torch adds to the text of an error begins."""
+
+
+def place_of(stack: Sequence[FrameSummary]) -> str:
+    """The innermost line of `stack` that is the user's or a library's, as `file.py:12`; '' where none is."""
+    for frame in reversed(stack):
+        installed = _in_environment(frame.filename)
+        if _is_users(frame.filename) or (installed and installed.parts[0] not in _COMPILER):
+            return f"{shown_path(frame.filename)}:{frame.lineno}"
+    return ""
 
 
 def _is_users(file: str) -> bool:
@@ -291,9 +323,17 @@ def _is_users(file: str) -> bool:
     return not set(_OF_NOBODY) & set(Path(file).parts)
 
 
-def _shortest(file: str) -> str:
+def _in_environment(file: str) -> Path | None:
+    """The path within the folder of installed packages; None where it is in none, or ours."""
+    parts = Path(file).parts
+    places = [number for number, part in enumerate(parts) if part in _OF_NOBODY]
+    return Path(*parts[places[-1] + 1 :]) if places and not file.startswith(_OUR_FILES) else None
+
+
+def shown_path(file: str) -> str:
     path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+    short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return str(_in_environment(file) or short)
 
 
 def _traceback(error: BaseException) -> str:

@@ -517,6 +517,65 @@ def test_what_dynamo_says_is_told_without_its_hints() -> None:
     assert said.endswith("): got uint8: leave the mode out")
 
 
+LIBRARY = """
+import torch
+from torch import nn
+
+class Layer(nn.Module):
+    def forward(self, x):
+        return x @ torch.ones(9, 9) if torch.compiler.is_compiling() else x
+"""
+CALLER = """
+import torch
+from torch import nn
+from library.layers import Layer
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Layer()
+
+    def forward(self, x):
+        return self.layer(x)
+
+def build():
+    return Net().eval(), lambda batch, seed: torch.randn(batch, 4)
+"""
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        lambda module, x: torch.compile(module, backend="eager", fullgraph=True)(x),
+        lambda module, x: torch.export.export(module, (x,)),
+    ],
+    ids=["dynamo", "export"],
+)
+def test_of_what_a_compiler_refuses_the_line_of_the_library_is_named_and_that_which_called_it(
+    write: Write, tmp_path: Path, compiled: Callable[..., object]
+) -> None:
+    write("away/site-packages/library/layers.py", LIBRARY)
+    write("net.py", CALLER)
+    sys.path.append(str(tmp_path / "away/site-packages"))
+    module, x = load("net.py:build").module, torch.randn(2, 4)
+    with pytest.raises(RuntimeError) as raised:
+        compiled(module, x)
+    said = explain(raised.value, otherwise="leave the mode out")
+    assert said.endswith(" (library/layers.py:7, called at net.py:12): leave the mode out")
+    assert "same reduction dim, but got [2, 4] X [9, 9]" in said
+    assert "from user code" not in said
+
+
+def test_of_what_inductor_refuses_the_line_is_that_which_it_quotes(tmp_path: Path) -> None:
+    quoted = "".join(
+        f'  File "{file}", line {line}, in forward\n    return f(x)\n'
+        for file, line in ((f"{tmp_path}/net.py", 12), (torch.nn.modules.linear.__file__, 134))
+    )
+    error = RuntimeError(f"LoweringException: no such kernel\nFound from : \n{quoted}\n\nSet TORCH_LOGS")
+    said = f"RuntimeError: LoweringException: no such kernel ({tmp_path}/net.py:12): correct that"
+    assert explain(error) == said
+
+
 def test_an_error_that_is_cut_says_so() -> None:
     assert explain(ValueError("x" * 1000)) == f"ValueError: {'x' * 500}…: correct that"
 
