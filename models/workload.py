@@ -277,8 +277,8 @@ class _Inputs:
         elif len(shape) <= dimension or shape[dimension] != batch:
             raise ModuleError(
                 f"{what} gives a first tensor of shape {shape}, whose dimension {dimension} is not the batch "
-                f"of {batch}: make it so, put the tensor that has the batch first, or return an object with "
-                "model, inputs and batch_dimension, which is None where no dimension is the batch"
+                f"of {batch}: make it so, or return types.SimpleNamespace(model=…, inputs=…, "
+                "batch_dimension=N), N being the batch's dimension in that tensor, None if it has none"
             )
 
     def _check_growth(self, tensors: list[Tensor], batch: int, size: list[int | str], what: str) -> None:

@@ -201,6 +201,25 @@ def test_a_batch_that_is_no_dimension_has_to_be_more_than_one_sample(write: Writ
     assert said in refused("net.py:build", batch=8)
 
 
+SHARED = """from types import SimpleNamespace as N
+""" + GOOD.replace("(torch.randn(batch, 4),)", "torch.randn(3, 4), torch.randn(4, batch), torch.ones(())")
+
+
+def test_a_batch_may_be_another_dimension_or_none_of_some_tensors(write: Write) -> None:
+    write("net.py", SHARED)
+    said = refused("net.py:build", batch=8)
+    assert "a first tensor of shape [3, 4], whose dimension 0 is not the batch of 8: make it so, or" in said
+    # As the message says.
+    factory = "return N(model=nn.Linear(4, 2).eval(), inputs=inputs, batch_dimension=None)"
+    write("other.py", SHARED.replace("return nn.Linear(4, 2).eval(), inputs", factory))
+    assert "batch_dimension=N), N being" in said
+    shapes = [list(one.shape) for one in load("other.py:build").inputs(8, 0).args]
+    assert shapes == [[3, 4], [4, 8], []]
+    # Of all but the first it need not be said.
+    write("third.py", SHARED.replace("torch.randn(3, 4)", "torch.randn(batch, 4)"))
+    assert load("third.py:build").inputs(8, 0).args[1].shape == (4, 8)
+
+
 def test_complex_parameters_keep_their_imaginary_part(write: Write) -> None:
     factory = """model = nn.Linear(4, 2).eval()
     model.w = nn.Parameter(torch.tensor([1 + 2j]))
