@@ -22,7 +22,8 @@ from service.cli import run, sweep
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, settings_from
 from service.cli.run import write_programs
 from tests.support.fake_service import Script, fake_service
-from tests.support.made_results import edit_run, make_module
+from tests.support.made_plans import make_plan
+from tests.support.made_results import edit_run, make_module, make_results
 
 BUILD = """
 import torch
@@ -206,6 +207,14 @@ def test_a_module_is_run_reported_and_exported(
     assert service["options"] == {
         "model": name, "modes": "eager,inference_mode,compiled", "batch_sizes": "1,4",
     }  # fmt: skip
+
+
+def test_a_program_is_of_the_size_of_the_headline(name: str, tmp_path: Path) -> None:
+    plan = make_plan("quick", 1, ["eager", "compiled"], [1]).of_calls({(1, "128"): 4, (1, "512"): 4})
+    write_programs(Path("best.py"), make_results(tmp_path / "o", plan=plan), name)
+    text = Path("best.py").read_text()
+    assert "size = next(one for one in built.sizes if str(one) == '128')" in text
+    assert text.startswith(f'"""{name} in the mode compiled, size 128: ')
 
 
 def test_a_program_has_the_time_that_was_reported_and_the_breaks_that_the_compiler_met(
