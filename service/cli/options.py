@@ -47,7 +47,7 @@ def installing(extra: str) -> str:
     return f"run `pip install -e '.[{extra}]'` in the folder of launchbound's source"
 
 
-def settings_from(on_nodes: bool = False, **options: Any) -> Any:  # noqa: ANN401 - heavy for `--help`
+def settings_from(on_nodes: bool = False, /, **options: Any) -> Any:  # noqa: ANN401 - heavy for `--help`
     """Settings of the environment with `options` over them; unknown or wrong ones end the program, as does a
     module of the user's that is not there. `on_nodes`: other machines load it, and may have it.
     """
