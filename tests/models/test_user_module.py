@@ -546,16 +546,11 @@ class Layer(nn.Module):
 """
 CALLER = """
 import torch
-from torch import nn
 from library.layers import Layer
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = Layer()
-
+class Net(Layer):
     def forward(self, x):
-        return self.layer(x)
+        return super().forward(x)
 
 def build():
     return Net().eval(), lambda batch, seed: torch.randn(batch, 4)
@@ -580,7 +575,7 @@ def test_of_what_a_compiler_refuses_the_line_of_the_library_is_named_and_that_wh
     with pytest.raises(RuntimeError) as raised:
         compiled(module, x)
     said = explain(raised.value, otherwise="leave the mode out")
-    assert said.endswith(" (library/layers.py:7, called at net.py:12): leave the mode out")
+    assert said.endswith(" (library/layers.py:7, called at net.py:7): leave the mode out")
     assert "same reduction dim, but got [2, 4] X [9, 9]" in said
     assert "from user code" not in said
 
