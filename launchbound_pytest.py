@@ -94,10 +94,7 @@ def _examples(inputs: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]: 
         try:
             inspect.signature(inputs).bind(2, 0)
         except TypeError as error:
-            said = (
-                f"inputs is called as inputs(batch, seed) ({error}): give what it returns, as by inputs(2, 0)"
-            )
-            raise AssertionError(said) from None
+            raise AssertionError(f"inputs is called with (2, 0) ({error}): give what it returns") from None
         inputs = [inputs(2, seed) for seed in (0, 1)]
     for example in inputs if isinstance(inputs, list) else [inputs]:
         if isinstance(example, Mapping):

@@ -119,7 +119,7 @@ def test_three_arguments_of_which_one_is_a_tree(inference_budget, inputs):
 
 def test_inputs_that_cannot_be_called_or_are_none(inference_budget):
     sized = lambda batch, seed, size: torch.ones(batch, size)
-    fails(lambda: inference_budget(Net().eval(), sized), "'size'): give what it returns, as by inputs(2, 0)")
+    fails(lambda: inference_budget(Net().eval(), sized), "'size'): give what it returns")
     fails(lambda: inference_budget(Net().eval(), []), "give the arguments of one call at least")
 
 class Distribution(nn.Module):

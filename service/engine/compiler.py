@@ -184,9 +184,8 @@ class GraphBreaks:
         found.pop("", None)
         self.count = max(self.count, graphs - 1, len(found), 1)
         self.places += [place for place in found if place not in self.places]
-        if any(
-            "allow_rnn" in why for why in (*(str(one.reason) for one in listed), *self._given_up.values())
-        ):
+        reasons = [*(str(one.reason) for one in listed), *self._given_up.values()]
+        if any("allow_rnn" in reason for reason in reasons):
             self.hint = RECURRENT
 
     def __str__(self) -> str:
