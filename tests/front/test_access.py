@@ -34,14 +34,17 @@ def test_what_is_not_there_is_a_404_without_a_redirect(front: Front) -> None:
     refused(front.http.get("/metrics/"), 404)
 
 
+@pytest.mark.parametrize("path", [GENERATE, "/health/ready"])
 def test_a_fault_of_the_front_is_a_500_with_the_request_id(
-    front: Front, monkeypatch: pytest.MonkeyPatch
+    front: Front, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(front.state.client, "submit", lambda *_, **__: 1 / 0)
-    answer = front.generate(headers={"X-Request-ID": "find-me"})
+    monkeypatch.setattr(front.state.client, "ready_modes", lambda *_: 1 / 0)
+    by_id = {"X-Request-ID": "find-me"}
+    answer = front.generate(headers=by_id) if path == GENERATE else front.http.get(path, headers=by_id)
     assert refused(answer, 500)["type"] == "internal"
     assert "division" not in answer.text
-    assert answer.headers["x-request-id"] == "find-me"
+    assert answer.headers.get_list("x-request-id") == ["find-me"]
     assert answer.headers["connection"] == "close"
 
 

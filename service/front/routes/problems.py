@@ -22,6 +22,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(LaunchboundError, _launchbound_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameter)
     app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(Exception, _broken)
 
 
 async def _launchbound_error(request: Request, error: Exception) -> Response:
@@ -70,6 +71,10 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     }
     type_, message = known.get(error.status_code, ("http_error", str(error.detail)))
     return reply(_body(request, type_, message), dict(error.headers or {}), error.status_code)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return broken(request, error)
 
 
 def broken(request: Request, error: Exception) -> Response:
