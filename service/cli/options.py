@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
-from pydantic import ValidationError
 
 from models.naming import is_called
 
@@ -49,6 +48,8 @@ def installing(extra: str) -> str:
 
 def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported late: it is heavy for `--help`
     """Settings of the environment with `options` over them; unknown or wrong ones end the program."""
+    from pydantic import ValidationError
+
     from service.front.settings import Settings
 
     try:

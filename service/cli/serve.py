@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import signal
@@ -110,6 +109,8 @@ def serve_on_ray(
     0 after a signal, or where another command has taken over; 2 where the settings cannot be used, with the
     reason in the log; 1 where the cluster ended. `engine_command` replaces the command line of the engines.
     """
+    import logging
+
     from service.ray_cluster import ClusterError, connected, environment
 
     log = logging.getLogger("launchbound.replicas")
