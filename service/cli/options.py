@@ -22,7 +22,7 @@ EXIT_INTERRUPTED = 130
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a check or gate failed; 2 bad input; 3 undecided (compare); 4 a full disk, "
     "whose message says how to go on, or another fault of the machine; 130 Ctrl-C, SIGTERM or SIGHUP "
-    "interrupted sweep, run, fleet, peers, generate or selftest: what is measured is kept."
+    "interrupted sweep, run, fleet, peers, startup, generate or selftest: what is measured is kept."
 )
 
 
