@@ -14,7 +14,7 @@ StartPhase = Literal[
 
 
 class StartTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine's start, from the beginning of its process until it was ready: `seconds` sum to all of it.
+    """An engine's start, from the beginning of its process until it was ready: `seconds`, by phase, sum to it.
 
     They are those of its main thread. `compiler_runs` counts the C++ compiler in all its threads.
     `beside_seconds`: what a second process compiled meanwhile, of which the engine waited for
@@ -23,7 +23,7 @@ class StartTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     began_ns: int
     ready_ns: int
-    seconds: dict[StartPhase, float]
+    seconds: dict[str, float]
     compiler_runs: int
     beside_seconds: float
 
