@@ -16,7 +16,7 @@ StartPhase = Literal[
 class StartTimes(msgspec.Struct, frozen=True, kw_only=True):
     """An engine's start, from the beginning of its process until it was ready: `seconds` sum to all of it.
 
-    They are those of its main thread, by StartPhase. `compiler_runs` counts the C++ compiler in all its threads.
+    They are those of its main thread, by StartPhase. `compiler_runs` counts the C++ compiler in all threads.
     `beside_seconds`: what a second process compiled meanwhile, of which the engine waited for
     `second_compiler`; they overlap with the other phases, and are in no sum.
     """
