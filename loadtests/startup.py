@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import msgspec
 from rich.console import Console
 
-from loadtests.report.formatting import in_seconds, span
+from loadtests.report.formatting import in_seconds, listed, span
 from loadtests.report.page import Plot, Section, Table, Text, print_table, write_page
 from loadtests.report.plots import base
 from loadtests.run.folder import git_state, now
@@ -208,7 +208,7 @@ def _values(values: Iterator[object]) -> str:
 
 def chart(startup: Startup) -> Plot:
     """A bar for each start, the first one on top."""
-    figure = base("seconds from the launch", "", height=160 + 28 * len(startup.starts))
+    figure = base("seconds", "", height=160 + 28 * len(startup.starts))
     names = [f"{one.kind} {one.number}" for kind in startup.kinds() for one in startup.of(kind)]
     for phase, (name, colour) in PHASES.items():
         spent = [one.seconds[phase] for kind in startup.kinds() for one in startup.of(kind)]
@@ -217,7 +217,8 @@ def chart(startup: Startup) -> Plot:
         figure.add_bar(orientation="h", **bar)
     figure.update_layout(barmode="stack", bargap=0.3, legend={"traceorder": "normal"})
     figure.update_yaxes(autorange="reversed", title=None)
-    return Plot("starts", "Each start", "One bar is one start; its parts sum to it.", figure)
+    caption = "One bar is one start. Its parts sum to it; they are not in the order of time."
+    return Plot("starts", "Each start", caption, figure)
 
 
 def show_startup(folder: Path, console: Console) -> dict[str, Any]:
@@ -227,12 +228,13 @@ def show_startup(folder: Path, console: Console) -> dict[str, Any]:
     """
     startup = STARTUP.read(folder)
     engine = startup.engine
-    served = f"{engine['model']}, modes {', '.join(engine['modes'])}, batch sizes {engine['batch_buckets']}"
-    means = [f"{kind} {in_seconds(intervals(startup, kind)['total'].value)}" for kind in startup.kinds()]
+    sizes = ", ".join(map(str, engine["batch_buckets"]))
+    served = f"{engine['model']}, modes {', '.join(engine['modes'])}, batch sizes {sizes}"
+    means = [f"{in_seconds(intervals(startup, kind)['total'].value)} ({kind})" for kind in startup.kinds()]
     context = {
-        "headline": f"Ready after {', '.join(means)}",
-        "about": f"{served}; torch {engine['torch']}, {engine['device_name']}, {engine['threads']} threads",
-        "sections": [Section("Parts", tables=[table(startup)], plots=[chart(startup)])],
+        "headline": f"Ready after {listed(means)}",
+        "about": f"{served}; torch {engine['torch']}, {engine['device_name']}, threads: {engine['threads']}",
+        "sections": [Section("Cold and warm starts", tables=[table(startup)], plots=[chart(startup)])],
     }
     write_page(folder, PAGE_FILE, context)
     print_table(table(startup), console)

@@ -82,7 +82,7 @@ def test_a_folder_of_starts_is_reported_again_and_printed_as_json(startup: Start
     document = json.loads(done.stdout)
     assert document["cold"]["dynamo"] == {"seconds": 30.0, "low": None, "high": None, "samples": 1}
     page = (tmp_path / PAGE_FILE).read_text()
-    assert "Ready after cold 32.0 s, warm 3.67 s" in page
+    assert "Ready after 32.0 s (cold) and 3.67 s (warm)" in page
     assert '"name": "AOTAutograd"' in page
 
 
