@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from service.cli import check, fleet, peers, report, run, serve, startup, study, sweep
+from service.cli import check, fleet, peers, report, run, serve, study, sweep
 from service.cli.options import EXIT_BAD_INPUT, EXIT_CODES, EXIT_MACHINE, bad_input
 
 
@@ -66,8 +66,7 @@ def options(
 
 
 for commands in (
-    serve.app, startup.app, run.app, sweep.app, report.app, report.compare_app, check.app, study.app,
-    peers.app, fleet.app,
+    serve.app, run.app, sweep.app, report.app, report.compare_app, check.app, study.app, peers.app, fleet.app,
 ):  # fmt: skip
     app.add_typer(commands)
 

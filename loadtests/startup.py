@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from time import perf_counter_ns
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
-from rich.console import Console
 
-from loadtests.report.formatting import in_seconds, listed, span
-from loadtests.report.page import Plot, Section, Table, Text, print_table, write_page
+from loadtests.report.formatting import listed, significant, span
+from loadtests.report.page import Plot, Section, Table, Text, write_page
 from loadtests.report.plots import base
-from loadtests.run.folder import git_state, now
-from loadtests.run.run_file import STARTUP_FILE, DocumentFile
+from loadtests.run.folder import git_state
 from loadtests.run.target import Target, await_modes
 from service.start_records import StartTimes
 from service.statistics.intervals import Interval, mean_interval, named_fields
@@ -39,204 +36,127 @@ PHASES = {
     "parity": ("parity beside eager", "#937860"),
     "measuring": ("first measurements of machine and steps", "#8C8C8C"),
     "rest": ("the remainder", "#D9CBA3"),
-}  # fmt: skip
+}
 """What the parts of a start are called, and their colours, in the order in which they are stacked."""
 
-PAGE_FILE = "startup.html"
+WHOLE = {
+    "total_seconds": "until it is ready",
+    "compiled": "callables compiled",
+    "compiler_runs": "runs of the C++ compiler, in all threads",
+    "beside_seconds": "compiled beside it by a second process",
+}
 
+STARTS_FILE, PAGE_FILE = "startup.json", "startup.html"
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """One start: `seconds` by phase of the main threads, which sum to `total_seconds` from launch to ready.
-
-    `compiled`: callables that were not in the cache. The rest is as in StartTimes.
-    """
-
-    kind: Kind
-    number: int
-    seconds: dict[str, float]
-    total_seconds: float
-    compiled: int
-    compiler_runs: int
-    beside_seconds: float
-
-
-class Startup(msgspec.Struct, kw_only=True):
-    """startup.json: starts of one service, in the order in which they were made."""
-
-    format_version: int = 1
-    began: str
-    commit: dict[str, Any]
-    engine: dict[str, Any] = {}
-    starts: list[Start] = []
-
-    def of(self, kind: Kind) -> list[Start]:
-        return [one for one in self.starts if one.kind == kind]
-
-    def kinds(self) -> list[Kind]:
-        return [kind for kind in get_args(Kind) if self.of(kind)]
-
-
-STARTUP = DocumentFile(
-    STARTUP_FILE, Startup, 1, "folder of starts", "launchbound startup", "measure the starts again"
-)
-
-Launch = Callable[[Path], AbstractContextManager[Target]]
-"""Starts a service with a cache folder; it ends with the context."""
+Starts = dict[Kind, list[dict[str, float]]]
+"""By kind each start in order: its seconds by PHASES, which sum to `total_seconds`, and the rest of WHOLE."""
 
 
 def run_starts(
-    launch: Launch,
+    launch: Callable[[Path], AbstractContextManager[Target]],
     counts: dict[Kind, int],
     modes: list[str],
     cache: Path,
     folder: Path,
     report: Callable[[str], None],
-) -> None:
-    """Make `counts` starts of each kind; after each of them `startup.json` in `folder` has it.
+) -> Starts:
+    """Make `counts` starts of each kind in turn; after each of them the files in `folder` have it.
 
-    Their own caches are made in `cache`, and removed. Raises what `launch` raises, and TargetError.
+    `launch` starts a service with a cache folder, which is made in `cache` and removed again; a warm start
+    gets that of the cold one before it. Raises what `launch` raises, and TargetError.
     """
-    startup = Startup(began=now(), commit=git_state())
+    starts: Starts = {kind: [] for kind in counts}
     with TemporaryDirectory(prefix="startup-", dir=cache) as caches:
         filled = Path(caches)
-        for kind, number in _in_turn(counts):
+        for number, kind in [(n, kind) for n in range(max(counts.values())) for kind in counts]:
+            if number >= counts[kind]:
+                continue
             if kind == "cold":
-                filled = _emptied(Path(caches), number)
-            doing = f"{kind} start {number} of {counts[kind]}" if number else "a start that fills the cache"
+                for before in Path(caches).iterdir():  # each has hundreds of megabytes
+                    shutil.rmtree(before)
+                filled = Path(mkdtemp(dir=caches))
+            report(f"{kind} start {number + 1} of {counts[kind]}")
             launched_ns = perf_counter_ns()
             with launch(filled) as target:
-                document = await_modes(target, modes, partial(_told, report, doing), settled=True)
-            if number:
-                startup.starts.append(_start(kind, number, launched_ns, document))
-                startup.engine = {**document["engine"], "start": None}
-                STARTUP.write(folder, startup)
+                document = await_modes(target, modes, lambda _: None, settled=True)
+            starts[kind].append(_parts(launched_ns, document))
+            _write(starts, document["engine"], folder)
+    return starts
 
 
-def _told(report: Callable[[str], None], doing: str, text: str) -> None:
-    report(f"{doing}: {text}")
-
-
-def _in_turn(counts: dict[Kind, int]) -> Iterator[tuple[Kind, int]]:
-    """Each start's kind and number: a cold one, then a warm one with what that has compiled, and so on.
-
-    Where no cold start is wanted, number 0 fills the cache for the warm ones, and is not counted.
-    """
-    if not counts["cold"]:
-        yield "cold", 0
-    for number in range(1, max(counts.values()) + 1):
-        yield from ((kind, number) for kind in get_args(Kind) if number <= counts[kind])
-
-
-def _emptied(caches: Path, number: int) -> Path:
-    """A new cache folder in `caches`, which then holds no other: one has hundreds of megabytes."""
-    for before in caches.iterdir():
-        shutil.rmtree(before)
-    folder = caches / str(number)
-    folder.mkdir(mode=0o700)
-    return folder
-
-
-def _start(kind: Kind, number: int, launched_ns: int, document: dict[str, Any]) -> Start:
+def _parts(launched_ns: int, document: dict[str, Any]) -> dict[str, float]:
     times = msgspec.convert(document["engine"]["start"], StartTimes)
-    compilations = [one for mode in document["modes"] for one in mode["compilations"]]
-    return Start(
-        kind=kind,
-        number=number,
-        seconds={"front": (times.began_ns - launched_ns) / 1e9, **times.seconds},
-        total_seconds=(times.ready_ns - launched_ns) / 1e9,
-        compiled=sum(one["cold"] for one in compilations),
-        compiler_runs=times.compiler_runs,
-        beside_seconds=times.beside_seconds,
-    )
-
-
-def intervals(startup: Startup, kind: Kind) -> dict[str, Interval]:
-    """Mean seconds by phase, and of the whole as `total`, with Student's t interval over the starts."""
-    starts = startup.of(kind)
-    found = {phase: _interval([one.seconds[phase] for one in starts]) for phase in PHASES}
-    return {**found, "total": _interval([one.total_seconds for one in starts])}
-
-
-def _interval(seconds: list[float]) -> Interval:
-    found = mean_interval(seconds)
-    return replace(found, low=max(0.0, found.low)) if len(seconds) > 1 else found
-
-
-def result(startup: Startup) -> dict[str, Any]:
-    """For `--json`: by kind and phase the seconds with their interval."""
     return {
-        kind: {phase: named_fields(one, "seconds") for phase, one in intervals(startup, kind).items()}
-        for kind in startup.kinds()
+        "front": (times.began_ns - launched_ns) / 1e9,
+        **times.seconds,
+        "total_seconds": (times.ready_ns - launched_ns) / 1e9,
+        "compiled": sum(one["cold"] for mode in document["modes"] for one in mode["compilations"]),
+        "compiler_runs": times.compiler_runs,
+        "beside_seconds": times.beside_seconds,
     }
 
 
-def table(startup: Startup) -> Table:
-    """A row for each phase, a column for each kind of start."""
-    kinds = startup.kinds()
-    found = [intervals(startup, kind) for kind in kinds]
-    names = {**{phase: name for phase, (name, _) in PHASES.items()}, "total": "until it is ready"}
-    colours = {phase: colour for phase, (_, colour) in PHASES.items()}
-    rows = [
-        [Text(name, colour=colours.get(phase, "")), *(_cell(one[phase]) for one in found)]
-        for phase, name in names.items()
-    ]
-    counted = {
-        "callables compiled": lambda one: one.compiled,
-        "runs of the C++ compiler, in all threads": lambda one: one.compiler_runs,
-        "compiled beside it by a second process, s": lambda one: f"{one.beside_seconds:.3g}",
-    }
-    for name, count in counted.items():
-        rows.append([Text(name), *(Text(_values(map(count, startup.of(kind)))) for kind in kinds)])
-    heads = ["part of a start", *(f"{kind}, of {len(startup.of(kind))}" for kind in kinds)]
+def means(starts: Starts) -> dict[Kind, dict[str, Interval]]:
+    """By kind the means of PHASES and WHOLE, with Student's t interval over the starts."""
+    made = {kind: of for kind, of in starts.items() if of}
+    return {kind: {name: _mean(name, of) for name in (*PHASES, *WHOLE)} for kind, of in made.items()}
+
+
+def _mean(name: str, starts: list[dict[str, float]]) -> Interval:
+    one = mean_interval([start[name] for start in starts])
+    return replace(one, low=max(0.0, one.low)) if one.samples > 1 else one
+
+
+def table(starts: Starts) -> Table:
+    """A row for each part, a column for each kind of start."""
+    found = means(starts)
+    names = {phase: Text(name, colour=colour) for phase, (name, colour) in PHASES.items()}
+    names |= {key: Text(name) for key, name in WHOLE.items()}
+    rows = [[name, *(_cell(of[key]) for of in found.values())] for key, name in names.items()]
+    heads = ["", *(f"{kind}, mean of {len(starts[kind])}" for kind in found)]
     note = (
-        "Means, with 95 % intervals (Student's t) from two starts on. The parts are those of the engine's "
-        "main thread, each without what is nested in it, and sum to the time from the launch until it is "
-        "ready. What a second process compiles beside it overlaps with them: only the engine's wait for it "
-        "is a part."
+        "Seconds, except for the counts, with 95 % intervals (Student's t) from two starts on. The parts are "
+        "those of the engine's main thread, each without what is nested in it, and sum to the time from the "
+        "launch until it is ready. What a second process compiles beside it overlaps with them: only the "
+        "engine's wait for it is a part."
     )
     return Table("Where the seconds of a start go", heads, rows, note)
 
 
 def _cell(one: Interval) -> Text:
-    return Text(in_seconds(one.value), span=span(one) if one.samples > 1 else "")
+    return Text(significant(one.value), span=span(one) if one.samples > 1 else "")
 
 
-def _values(values: Iterator[object]) -> str:
-    """The value of all starts, or the different ones."""
-    return ", ".join(dict.fromkeys(map(str, values)))
-
-
-def chart(startup: Startup) -> Plot:
+def chart(starts: Starts) -> Plot:
     """A bar for each start, the first one on top."""
-    figure = base("seconds", "", height=160 + 28 * len(startup.starts))
-    names = [f"{one.kind} {one.number}" for kind in startup.kinds() for one in startup.of(kind)]
+    bars = {f"{kind} {number}": one for kind, of in starts.items() for number, one in enumerate(of, 1)}
+    figure = base("seconds", "", height=160 + 28 * len(bars))
     for phase, (name, colour) in PHASES.items():
-        spent = [one.seconds[phase] for kind in startup.kinds() for one in startup.of(kind)]
+        spent = [one[phase] for one in bars.values()]
         hover = f"{name}: %{{x:.3g}} s<extra>%{{y}}</extra>"
-        bar = {"x": spent, "y": names, "name": name, "marker": {"color": colour}, "hovertemplate": hover}
-        figure.add_bar(orientation="h", **bar)
+        more = {"name": name, "marker": {"color": colour}, "hovertemplate": hover}
+        figure.add_bar(orientation="h", x=spent, y=list(bars), **more)
     figure.update_layout(barmode="stack", bargap=0.3, legend={"traceorder": "normal"})
     figure.update_yaxes(autorange="reversed", title=None)
     caption = "One bar is one start. Its parts sum to it; they are not in the order of time."
     return Plot("starts", "Each start", caption, figure)
 
 
-def show_startup(folder: Path, console: Console) -> dict[str, Any]:
-    """Write the page of the starts in `folder`, and print its table; returns what `--json` prints.
+def as_json(starts: Starts) -> dict[str, Any]:
+    """By kind and part the mean with its interval."""
+    found = means(starts).items()
+    return {kind: {name: named_fields(one, "mean") for name, one in of.items()} for kind, of in found}
 
-    Raises RunError where there are none that can be read.
-    """
-    startup = STARTUP.read(folder)
-    engine = startup.engine
-    sizes = ", ".join(map(str, engine["batch_buckets"]))
-    served = f"{engine['model']}, modes {', '.join(engine['modes'])}, batch sizes {sizes}"
-    means = [f"{in_seconds(intervals(startup, kind)['total'].value)} ({kind})" for kind in startup.kinds()]
+
+def _write(starts: Starts, engine: dict[str, Any], folder: Path) -> None:
+    document = {"format_version": 1, "commit": git_state(), "engine": engine, "starts": starts}
+    encoded = msgspec.json.encode({**document, "means": as_json(starts)})
+    (folder / STARTS_FILE).write_bytes(msgspec.json.format(encoded) + b"\n")
+    ready = [f"{significant(of['total_seconds'].value)} s ({kind})" for kind, of in means(starts).items()]
+    served = f"{engine['model']}, {', '.join(engine['modes'])}, batch sizes {engine['batch_buckets']}"
     context = {
-        "headline": f"Ready after {listed(means)}",
+        "headline": f"Ready after {listed(ready)}",
         "about": f"{served}; torch {engine['torch']}, {engine['device_name']}, threads: {engine['threads']}",
-        "sections": [Section("Cold and warm starts", tables=[table(startup)], plots=[chart(startup)])],
+        "sections": [Section("Cold and warm starts", tables=[table(starts)], plots=[chart(starts)])],
     }
     write_page(folder, PAGE_FILE, context)
-    print_table(table(startup), console)
-    console.print(f"page: {folder / PAGE_FILE}", soft_wrap=True)
-    return {"path": str(folder), **result(startup)}

@@ -65,7 +65,6 @@ class DocumentFile(Generic[Document]):
 
 RUN_FILE = "run.json"
 SERIES_FILE = "series.json"
-STARTUP_FILE = "startup.json"
 PLAN_FILE = "plan.toml"
 """The plan as a plan file, with the options that replaced some of it."""
 

@@ -56,7 +56,6 @@ def report(
     from loadtests.fleet.run import is_fleet
     from loadtests.run.folder import DiskFull, disk_full_named, results_path
     from loadtests.run.rows import RowsError
-    from loadtests.run.run_file import STARTUP_FILE
     from loadtests.run.series import is_series
 
     folder = folders[0]
@@ -70,8 +69,6 @@ def report(
         picture = picture_of_fleet
     elif is_series(folder):
         picture = picture_of_series
-    elif (folder / STARTUP_FILE).is_file():
-        picture = _picture_of_startup
     try:
         with disk_full_named(folder), report_extra_needed():
             valid = picture(folder) if picture else conclude(folder, Console())
@@ -108,14 +105,6 @@ def picture_of_series(folder: Path) -> bool:
     table, found = make_series_picture(folder)
     print_table(table, Console())
     return _pictured(found, folder, PAGE_FILE)
-
-
-def _picture_of_startup(folder: Path) -> bool:
-    """Write the page over the starts of a service again, and print its table."""
-    from loadtests.startup import show_startup
-
-    print_result(show_startup(folder, Console()))
-    return True
 
 
 def _pictured(found: dict[str, Any], folder: Path, page: str) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import current_thread, main_thread
 from time import CLOCK_BOOTTIME, clock_gettime_ns, perf_counter_ns
 from typing import get_args
 
@@ -42,7 +42,6 @@ class StartClock:
         self._spent_ns: dict[StartPhase, int] = dict.fromkeys(get_args(StartPhase), 0)
         self._spent_ns["import"] = age_ns
         self._phases: list[StartPhase] = ["rest"]
-        self._thread = threading.main_thread()
         self.compiler_runs = 0
         self.beside_seconds = 0.0
 
@@ -72,25 +71,21 @@ class StartClock:
         from torch._dynamo.utils import ChromiumEventLogger as Events
 
         if not hasattr(Events.log_event_start, "followed"):
-            Events.log_event_start = self._followed(Events.log_event_start, self._event_began)  # type: ignore[method-assign]
-            Events.log_event_end = self._followed(Events.log_event_end, self._event_ended)  # type: ignore[method-assign]
+            Events.log_event_start = self._followed(Events.log_event_start, begins=True)  # type: ignore[method-assign]
+            Events.log_event_end = self._followed(Events.log_event_end, begins=False)  # type: ignore[method-assign]
 
-    def _followed(self, log: Callable[..., None], follow: Callable[[str], None]) -> Callable[..., None]:
-        def logged(events: object, event_name: str, *more: object, **named: object) -> None:
-            follow(event_name)
-            log(events, event_name, *more, **named)
+    def _followed(self, log: Callable[..., None], begins: bool) -> Callable[..., None]:
+        def logged(events: object, name: str, *more: object, **named: object) -> None:
+            self.compiler_runs += begins and name == COMPILER_RUN
+            if name in EVENTS and current_thread() is main_thread():
+                if begins:
+                    self.enter(EVENTS[name])
+                else:
+                    self.leave()
+            log(events, name, *more, **named)
 
         logged.followed = True  # type: ignore[attr-defined]
         return logged
-
-    def _event_began(self, name: str) -> None:
-        self.compiler_runs += name == COMPILER_RUN
-        if name in EVENTS and threading.current_thread() is self._thread:
-            self.enter(EVENTS[name])
-
-    def _event_ended(self, name: str) -> None:
-        if name in EVENTS and threading.current_thread() is self._thread:
-            self.leave()
 
     def times(self) -> StartTimes:
         """Until now: the process is ready."""

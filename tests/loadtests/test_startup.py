@@ -4,91 +4,116 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
 
 from launchbound import app
-from loadtests.startup import PAGE_FILE, PHASES, STARTUP, Kind, Start, Startup, _in_turn, intervals, table
+from loadtests import startup
+from loadtests.run.target import Target
+from loadtests.startup import PAGE_FILE, PHASES, STARTS_FILE, Kind, Starts, as_json, means, run_starts, table
 
 ENGINE: dict[str, Any] = {
     "model": "tiny", "modes": ["eager", "compiled"], "batch_buckets": [1], "torch": "2.13.0",
     "device_name": "a processor", "threads": 2,
 }  # fmt: skip
+SECONDS = {**dict.fromkeys(PHASES, 0.0), "import": 2.0}
 
 
-def start(kind: Kind, number: int, dynamo: float, compiled: int = 0) -> Start:
-    seconds = {**dict.fromkeys(PHASES, 0.0), "import": 2.0, "dynamo": dynamo}
-    return Start(
-        kind=kind,
-        number=number,
-        seconds=seconds,
-        total_seconds=sum(seconds.values()),
-        compiled=compiled,
-        compiler_runs=1 + 9 * compiled,
-        beside_seconds=0.0,
-    )
+def parts(dynamo: float, compiled: int = 0) -> dict[str, float]:
+    counted = {"compiled": compiled, "compiler_runs": 1 + 9 * compiled, "beside_seconds": 0.0}
+    return {**SECONDS, "dynamo": dynamo, "total_seconds": 2.0 + dynamo, **counted}
 
 
 @pytest.fixture
-def startup() -> Startup:
-    starts = [start("cold", 1, 30.0, 2), start("warm", 1, 1.0), start("warm", 2, 3.0), start("warm", 3, 1.0)]
-    return Startup(began="2026-11-28T00:00:00Z", commit={}, engine=ENGINE, starts=starts)
+def starts() -> Starts:
+    return {"cold": [parts(30.0, 2)], "warm": [parts(1.0), parts(3.0), parts(1.0)]}
+
+
+def document(began_ns: int) -> dict[str, Any]:
+    """What GET /v1/modes has of an engine that began at `began_ns` and took 5 s, of which 2 s compiled."""
+    own = {phase: seconds for phase, seconds in SECONDS.items() if phase != "front"} | {"inductor": 3.0}
+    start = {"began_ns": began_ns, "ready_ns": began_ns + 5_000_000_000, "seconds": own}
+    counted = {"compiler_runs": 7, "beside_seconds": 1.5}
+    modes = [{"compilations": []}, {"compilations": [{"cold": True}, {"cold": False}]}]
+    return {"engine": {**ENGINE, "start": {**start, **counted}}, "modes": modes}
 
 
 @pytest.mark.parametrize(
     ("cold", "warm", "order"),
-    [
-        (2, 2, "cold 1, warm 1, cold 2, warm 2"),
-        (1, 3, "cold 1, warm 1, warm 2, warm 3"),
-        (2, 0, "cold 1, cold 2"),
-        (0, 2, "cold 0, warm 1, warm 2"),
-    ],
+    [(2, 2, "cold warm cold warm"), (1, 3, "cold warm warm warm"), (2, 0, "cold cold")],
 )
-def test_cold_and_warm_starts_alternate_and_the_first_warm_one_has_a_cold_one_before_it(
-    cold: int, warm: int, order: str
+def test_cold_starts_have_an_empty_cache_and_warm_ones_that_of_the_cold_one_before(
+    cold: int, warm: int, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ", ".join(f"{kind} {number}" for kind, number in _in_turn({"cold": cold, "warm": warm})) == order
+    made: list[str] = []
+
+    @contextmanager
+    def launch(cache: Path) -> Iterator[Target]:
+        assert [one.name for one in cache.parent.iterdir()] == [cache.name]
+        made.append("warm" if (cache / "compiled").exists() else "cold")
+        (cache / "compiled").touch()
+        yield cast(Target, None)
+
+    now_ns = startup.perf_counter_ns()
+    monkeypatch.setattr(startup, "perf_counter_ns", lambda: now_ns)
+    monkeypatch.setattr(startup, "await_modes", lambda *_, **__: document(now_ns + 1_000_000_000))
+    cache, folder = tmp_path / "cache", tmp_path / "out"
+    cache.mkdir()
+    folder.mkdir()
+    counts: dict[Kind, int] = {"cold": cold, "warm": warm}
+    found = run_starts(launch, counts, ["eager"], cache, folder, lambda _: None)
+    assert " ".join(made) == order
+    assert list(cache.iterdir()) == []
+    assert {kind: len(of) for kind, of in found.items()} == counts
+    one = found["cold"][0]
+    assert (one["front"], one["inductor"], one["total_seconds"]) == (1.0, 3.0, 6.0)
+    assert sum(one[phase] for phase in PHASES) == one["total_seconds"]
+    assert (one["compiled"], one["compiler_runs"], one["beside_seconds"]) == (1, 7, 1.5)
 
 
-def test_means_of_the_parts_sum_to_the_mean_of_the_whole(startup: Startup) -> None:
-    found = intervals(startup, "warm")
-    whole = found.pop("total")
-    assert sum(one.value for one in found.values()) == pytest.approx(whole.value)
-    assert whole.value == pytest.approx(2.0 + 5.0 / 3)
-
-
-def test_an_interval_is_of_several_starts_and_never_below_nothing(startup: Startup) -> None:
-    dynamo = intervals(startup, "warm")["dynamo"]
-    assert dynamo.low == 0.0
-    assert dynamo.high > 3.0
-    assert math.isinf(intervals(startup, "cold")["dynamo"].high)
-
-
-def test_the_table_has_every_part_the_whole_and_what_was_compiled(startup: Startup) -> None:
-    rows = {str(row[0]): [str(cell) for cell in row[1:]] for row in table(startup).rows}
-    assert list(rows)[: len(PHASES)] == [name for name, _ in PHASES.values()]
-    assert rows["until it is ready"][0] == "32.0 s"
-    assert rows["callables compiled"] == ["2", "0"]
-    assert table(startup).heads[1:] == ["cold, of 1", "warm, of 3"]
-
-
-def test_a_folder_of_starts_is_reported_again_and_printed_as_json(startup: Startup, tmp_path: Path) -> None:
-    STARTUP.write(tmp_path, startup)
-    done = CliRunner().invoke(app, ["report", str(tmp_path), "--json"])
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
-    assert document["cold"]["dynamo"] == {"seconds": 30.0, "low": None, "high": None, "samples": 1}
+def test_the_files_have_every_start_so_far(starts: Starts, tmp_path: Path) -> None:
+    startup._write(starts, ENGINE, tmp_path)
+    written = json.loads((tmp_path / STARTS_FILE).read_text())
+    assert written["starts"] == starts
+    assert written["means"] == as_json(starts)
     page = (tmp_path / PAGE_FILE).read_text()
     assert "Ready after 32.0 s (cold) and 3.67 s (warm)" in page
     assert '"name": "AOTAutograd"' in page
 
 
-def test_no_start_at_all_and_a_folder_in_use_are_bad_input(startup: Startup, tmp_path: Path) -> None:
-    none = CliRunner().invoke(app, ["startup", "--cold=0", "--warm=0"])
-    assert (none.exit_code, "raise --cold or --warm" in none.stderr) == (2, True)
-    STARTUP.write(tmp_path, startup)
-    used = CliRunner().invoke(app, ["startup", f"--out={tmp_path}"])
-    assert (used.exit_code, "name another folder" in used.stderr) == (2, True)
+def test_means_of_the_parts_sum_to_the_mean_of_the_whole(starts: Starts) -> None:
+    warm = means(starts)["warm"]
+    assert warm["total_seconds"].value == pytest.approx(2.0 + 5.0 / 3)
+    assert sum(warm[phase].value for phase in PHASES) == pytest.approx(warm["total_seconds"].value)
+
+
+def test_an_interval_is_of_several_starts_and_never_below_nothing(starts: Starts) -> None:
+    found = means(starts)
+    assert found["warm"]["dynamo"].low == 0.0
+    assert found["warm"]["dynamo"].high > 3.0
+    assert math.isinf(found["cold"]["dynamo"].high)
+    assert as_json(starts)["cold"]["dynamo"] == {"mean": 30.0, "low": None, "high": None, "samples": 1}
+
+
+def test_the_table_has_every_part_the_whole_and_what_was_compiled(starts: Starts) -> None:
+    shown = table(starts)
+    rows = {str(row[0]): [str(cell) for cell in row[1:]] for row in shown.rows}
+    assert list(rows)[: len(PHASES)] == [name for name, _ in PHASES.values()]
+    assert rows["until it is ready"][0] == "32.0"
+    assert [cell.split()[0] for cell in rows["callables compiled"]] == ["2.00", "0"]
+    assert shown.heads[1:] == ["cold, mean of 1", "warm, mean of 3"]
+    assert table({"cold": starts["cold"], "warm": []}).heads[1:] == ["cold, mean of 1"]
+
+
+def test_a_start_that_cannot_be_is_bad_input(tmp_path: Path) -> None:
+    out = f"--out={tmp_path / 'out'}"
+    none = CliRunner().invoke(app, ["startup", "--cold=0", out])
+    assert none.exit_code == 2
+    unknown = CliRunner().invoke(app, ["startup", "--modes=fastest", out])
+    assert (unknown.exit_code, "fastest" in unknown.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
