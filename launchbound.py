@@ -29,7 +29,14 @@ class CommandLine(typer.Typer):
 
 
 class Commands(TyperGroup):
-    """The commands, of which each says in one line why it refuses a value."""
+    """The commands, of which each says in one line why it refuses a value, and has paragraphs in its help."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - Typer's types of them are private
+        found = super().get_command(ctx, cmd_name)
+        if found is not None and found.help:
+            # Typer would break all paragraphs but the first where the lines of the docstring end.
+            found.help = "\n\n".join(" ".join(one.split()) for one in found.help.split("\n\n"))
+        return found
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - Typer's type of it is private
         try:

@@ -7,6 +7,7 @@ every project of the environment, which may have packages called `models` and `s
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import os
 import sys
@@ -38,7 +39,8 @@ def inference_budget(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
     Args of what it gives:
         model: in evaluation mode. It is compiled by `torch.compile` with its defaults.
         inputs: a tensor, a tuple of arguments, a dict of named ones, or a list of such: calls in turn, of
-            which all but the first may compile again. Or the function `inputs(batch, seed)` of a factory.
+            which all but the first may compile again. Or the function `inputs(batch, seed)` of a factory. In
+            a list, and from a factory, a list is a tuple. Arguments may be trees of tensors.
         graph_breaks: how many the first call may have. A function that is not compiled at all is one.
         recompiles: how many compilations the calls may need after the first one, each input called twice.
         host_instructions: how many of them a call under `inference_mode`, not compiled, may execute outside
@@ -58,6 +60,7 @@ def inference_budget(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
 
         _require(not model.training, "the module is in training mode: call .eval() on it")
         examples = list(_examples(inputs))
+        _require(bool(examples), "inputs is an empty list: give the arguments of one call at least")
         with torch.inference_mode():
             breaks, again, differences = _compiled(model, examples, parity)
             _limit("graph break", breaks, graph_breaks)
@@ -88,12 +91,16 @@ def _limit(what: str, found: list[str], allowed: int) -> None:
 def _examples(inputs: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:  # noqa: ANN401
     """Positional and named arguments of each call."""
     if callable(inputs) and not hasattr(inputs, "shape"):
+        try:
+            inspect.signature(inputs).bind(2, 0)
+        except TypeError as error:
+            raise AssertionError(f"inputs is called with (2, 0) ({error}): give what it returns") from None
         inputs = [inputs(2, seed) for seed in (0, 1)]
     for example in inputs if isinstance(inputs, list) else [inputs]:
         if isinstance(example, Mapping):
             yield (), dict(example)
         else:
-            yield (example if isinstance(example, tuple) else (example,)), {}
+            yield (tuple(example) if isinstance(example, tuple | list) else (example,)), {}
 
 
 def _compiled(
@@ -138,21 +145,33 @@ def _differences(found: Any, expected: Any, place: str) -> Iterator[str]:  # noq
     """Where two trees of results differ: integers at all, floats by more than rounding, NaN not from NaN."""
     import torch
 
+    own, parts = _parts(found), _parts(expected)
     if isinstance(expected, torch.Tensor):
         try:
             torch.testing.assert_close(found, expected, rtol=0.0, atol=_room(expected), equal_nan=True)
-        except AssertionError as error:
+        except (AssertionError, TypeError) as error:
             yield f"{place}: {' '.join(str(error).split())}"
-    elif isinstance(expected, Mapping):
-        for key in expected:
-            yield from _differences(found[key], expected[key], f"{place}[{key!r}]")
-    elif isinstance(expected, tuple | list):
-        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-            yield from _differences(one, other, f"{place}[{number}]")
-    elif dataclasses.is_dataclass(expected):
-        yield from _differences(vars(found), vars(expected), place)
+    elif own.keys() != parts.keys():
+        yield f"{place} has {', '.join(own) or 'no parts'} in place of {', '.join(parts) or 'no parts'}"
+    elif parts:
+        for name, part in parts.items():
+            yield from _differences(own[name], part, place + name)
+    elif getattr(type(expected), "__eq__", None) is object.__eq__:
+        kind = type(expected).__name__
+        yield f"{place} of type {kind} cannot be compared: return tensors, or give parity=False"
     elif found != expected:
         yield f"{place}: {found!r} is not {expected!r}"
+
+
+def _parts(tree: Any) -> dict[str, Any]:  # noqa: ANN401 - any tree
+    """What is in `tree`, by how an expression names it; nothing where it is a leaf."""
+    if isinstance(tree, Mapping):
+        return {f"[{key!r}]": part for key, part in tree.items()}
+    if isinstance(tree, tuple | list):
+        return {f"[{number}]": part for number, part in enumerate(tree)}
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return {f".{field.name}": getattr(tree, field.name) for field in dataclasses.fields(tree)}
+    return {}
 
 
 def _room(expected: Tensor) -> float:

@@ -6,8 +6,7 @@ from string import Template
 from textwrap import indent
 from typing import Any, Literal, Protocol
 
-from models.naming import split_name
-from models.user_code import PREFIX, find_source
+from models.naming import PREFIX, find_source
 
 
 class Effect(Protocol):
@@ -62,7 +61,7 @@ def placed(tensor):
 for tensor in [*model.parameters(), *model.buffers()]:
     tensor.data = placed(tensor)
 torch.manual_seed(0)
-example = inputs($batch, 0, *getattr(built, "sizes", ())[:1])
+${choice}example = inputs($batch, 0$argument)
 args, kwargs = ((), dict(example)) if hasattr(example, "keys") else (example, {})
 args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
 args, kwargs = tree_map_only(torch.Tensor, placed, (args, kwargs))
@@ -92,7 +91,7 @@ calls = max(1, round(0.02 / estimate))
 blocks = sorted(seconds_per_call(calls) for _ in range(21))
 # The 6th and the 16th of 21 enclose the median of all such blocks in 97 of 100 cases.
 median, low, high = statistics.median(blocks), blocks[5], blocks[15]
-print(f"{1e3 * median:.4g} ms per call of batch $batch ({1e3 * low:.4g} to {1e3 * high:.4g} ms)")
+print(f"{1e3 * median:.4g} ms per call of batch $batch$size ({1e3 * low:.4g} to {1e3 * high:.4g} ms)")
 $reported''')
 
 
@@ -105,14 +104,15 @@ def script_of(
     seconds: float | None,
     device: str = "cpu",
     threads: int | None = None,
+    size: str | None = None,
 ) -> str:
-    """A program that calls the module of the factory called `name` as a mode of the ladder does.
+    """A program that calls the module of the factory called `name` as a mode of the ladder does, on inputs of
+    its `size`, if it has sizes.
 
     It prints the time of a call beside the reported `seconds`. `dtype` is a precision's name. Raises
     ModuleError where there is no such file.
     """
-    text, factory = split_name(name)
-    source = find_source(text)
+    source = find_source(name)
     if source.file is None:
         load = f"module = importlib.import_module({source.name!r})"
     else:
@@ -126,11 +126,14 @@ def script_of(
     casts = dtype.startswith("autocast-")
     reported = "" if seconds is None else f'print("{1e3 * seconds:.4g} ms was reported by launchbound")\n'
     return _SCRIPT.substitute(
-        title=f"{name} in the mode {effect.name}",
+        title=f"{name} in the mode {effect.name}{'' if size is None else f', size {size}'}",
+        choice="" if size is None else f"size = next(one for one in built.sizes if str(one) == {size!r})\n",
+        argument="" if size is None else ", size",
+        size="" if size is None else ", size {size}",
         threads="" if threads is None else f"torch.set_num_threads({threads})",
         root=repr(str(source.root)),
         load=load,
-        factory=factory,
+        factory=source.factory,
         device=repr(device),
         dtype="float32" if casts else dtype,
         batch=batch_size,

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
+
+PREFIX = "launchbound_user_"
+"""Before the name of a user's package or file where that name is taken."""
 
 ENCODERS = frozenset({
     "albert", "bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta",
@@ -27,6 +36,60 @@ def split_name(name: str) -> tuple[str, str]:
     """The module or file of `name`, and the factory in it: '' where none is named."""
     source, colon, factory = name.rpartition(":")
     return (source, factory) if colon else (name, "")
+
+
+class ModuleError(ValueError):
+    """A user's module that cannot be loaded or called; the message is one line and names the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Code of the user's: `name` is imported from `root`, or as the one `file`, which is in no package. The
+    user called it `said`, and its function `factory`.
+    """
+
+    root: Path
+    name: str
+    said: str
+    factory: str
+    file: Path | None = None
+
+    def missing(self, why: str = "") -> ModuleError:
+        return ModuleError(
+            f"no module '{self.said}' in {self.root} or in {sys.prefix}{why}: correct the name, run this "
+            "where it lies, or write path/to/file.py:factory"
+        )
+
+
+def find_source(name: str) -> Source:
+    """What `name` names: a module from the current folder or the environment, or a file. Nothing of it runs.
+    Raises ModuleError where there is none, as far as that can be known.
+
+    A file in a package is imported as a part of it, so that its relative imports work.
+    """
+    text, factory = split_name(name)
+    if not (text and factory):
+        raise ModuleError(f"'{name}' names no factory: write package.module:factory or file.py:factory")
+    if not text.endswith(".py") and os.sep not in text:
+        if not all(part.isidentifier() for part in text.split(".")):
+            raise ModuleError(f"'{text}' names no module: write package.module:factory or file.py:factory")
+        source = Source(Path.cwd(), text, text, factory)
+        top = text.partition(".")[0]  # to find what is in it would run it
+        if not (top in sys.modules or PathFinder.find_spec(top, [str(source.root)]) or find_spec(top)):
+            raise source.missing()
+        return source
+    file = Path(text).expanduser().absolute()
+    if not file.is_file():
+        near = file.with_suffix(".py")
+        remedy = f"did you mean {near}?" if near.is_file() and near != file else "correct the path"
+        raise ModuleError(f"no file {text} (current folder: {Path.cwd()}): {remedy}")
+    root, parts = file.parent, [file.stem]
+    while (root / "__init__.py").is_file():
+        parts.insert(0, root.name)
+        root = root.parent
+    if len(parts) == 1:
+        return Source(root, PREFIX + re.sub(r"\W", "_", file.stem), text, factory, file)
+    return Source(root, ".".join(parts).removesuffix(".__init__"), text, factory)
 
 
 def is_encoder(name: str) -> bool:

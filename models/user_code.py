@@ -12,68 +12,34 @@ import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from traceback import FrameSummary
 from types import CodeType, ModuleType
 from typing import Any
 
 import torch
 
+from models.naming import PREFIX, ModuleError, Source
+
 HOME = Path(__file__).resolve().parents[1]
 OURS = frozenset({"models", "service", "loadtests", "dashboards", "launchbound", "launchbound_pytest"})
 """What launchbound's own code is imported as, which code of the user's may be called as well."""
 
-PREFIX = "launchbound_user_"
-"""Before the name of a user's package or file where that name is taken."""
-
 _STANDARD = sysconfig.get_path("stdlib")
 _IMPORTING = ("<frozen importlib", importlib.__file__, __file__, __file__.replace("user_code", "workload"))
 _OF_NOBODY = ("site-packages", "dist-packages")
+_COMPILER = frozenset({"torch", "functorch", "sympy", "triton"})
+"""Installed packages whose own lines do not say where a model breaks."""
+
 _OUR_FILES = tuple(f"{HOME / name}{end}" for name in OURS for end in (".py", os.sep))
 
 
-class ModuleError(ValueError):
-    """A user's module that cannot be loaded or called; the message is one line and names the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Code of the user's: `name` is imported from `root`, or as the one `file`, which is in no package."""
-
-    root: Path
-    name: str
-    file: Path | None = None
-
-
-def find_source(text: str) -> Source:
-    """What `text` names: a module from the current folder or the environment, or a file. Raises ModuleError.
-
-    A file in a package is imported as a part of it, so that its relative imports work.
-    """
-    if not text.endswith(".py") and os.sep not in text:
-        if not all(part.isidentifier() for part in text.split(".")):
-            raise ModuleError(f"'{text}' names no module: write package.module:factory or file.py:factory")
-        return Source(Path.cwd(), text)
-    file = Path(text).expanduser().absolute()
-    if not file.is_file():
-        near = file.with_suffix(".py")
-        remedy = f"did you mean {near}?" if near.is_file() and near != file else "correct the path"
-        raise ModuleError(f"no file {text} (current folder: {Path.cwd()}): {remedy}")
-    root, parts = file.parent, [file.stem]
-    while (root / "__init__.py").is_file():
-        parts.insert(0, root.name)
-        root = root.parent
-    if len(parts) == 1:
-        return Source(root, PREFIX + re.sub(r"\W", "_", file.stem), file)
-    return Source(root, ".".join(parts).removesuffix(".__init__"))
-
-
-def import_source(source: Source, named: str) -> ModuleType:
-    """The module of `source`, which the user called `named`. Raises ModuleError."""
+def import_source(source: Source) -> ModuleType:
+    """The module of `source`. Raises ModuleError."""
     top = source.name.partition(".")[0]
     taken = frozenset(name for name in {top, *OURS} if _is_taken(name, source.root))
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
@@ -82,17 +48,14 @@ def import_source(source: Source, named: str) -> ModuleType:
     if str(source.root) not in sys.path:
         sys.path.insert(0, str(source.root))
     name = PREFIX + source.name if top in taken else source.name
-    with running(f"importing {named}"), _no_new_processes(named):
+    with running(f"importing {source.said}"), _no_new_processes(source.said):
         try:
             return _import_file(source, taken) if source.file else importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
             ours = f"; launchbound's own package is called '{top}' as well" if top in OURS - taken else ""
-            raise ModuleError(
-                f"no module '{named}' in {source.root} or in {sys.prefix}{ours}: correct the name, run this "
-                "where it lies, or write path/to/file.py:factory"
-            ) from None
+            raise source.missing(ours) from None
 
 
 def _is_taken(top: str, root: Path) -> bool:
@@ -305,7 +268,7 @@ def explain(error: BaseException, otherwise: str = "correct that") -> str:
 
 def _in_one_line(error: BaseException) -> str:
     message = error.msg if isinstance(error, SyntaxError) else str(error)
-    text = " ".join(message.partition("\n  Hint: ")[0].split()).replace(PREFIX, "")
+    text = " ".join(_BEHIND.split(message)[0].split()).replace(PREFIX, "")
     text = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -319,11 +282,39 @@ def _first_cause(error: BaseException) -> BaseException:
 
 
 def _where(error: BaseException) -> str:
-    """The place in the user's code, as ` (file.py:12)`; '' where none of the stack is the user's."""
+    """Where it was raised, as ` (file.py:12)`: in the user's code, or in a library's, and then with the line
+    of the user's that called it; '' where none of the stack is of either.
+    """
     if isinstance(error, SyntaxError):
-        return "" if error.filename is None else f" ({_shortest(error.filename)}:{error.lineno})"
-    users = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    return f" ({_shortest(users[-1].filename)}:{users[-1].lineno})" if users else ""
+        return "" if error.filename is None else f" ({shown_path(error.filename)}:{error.lineno})"
+    stack = _stack(error)
+    place = place_of(stack)
+    caller = place_of([one for one in stack if _is_users(one.filename)])
+    called = f", called at {caller}" if caller and caller != place else ""
+    return f" ({place}{called})" if place else ""
+
+
+def _stack(error: BaseException) -> Sequence[FrameSummary]:
+    """The code that was running, or of an error of the compiler's, that was being compiled."""
+    _, found, told = str(error).rpartition("\nFound from")
+    if found:  # Inductor, long after it was traced
+        return [FrameSummary(file, int(line), "") for file, line in _TOLD.findall(told)]
+    traced: Sequence[FrameSummary] = getattr(error, "real_stack", None) or ()
+    return traced or traceback.extract_tb(error.__traceback__)
+
+
+_TOLD = re.compile(r'File "(.+)", line (\d+), in ')
+_BEHIND = re.compile(r"\n  Hint: |\nCaused by: |\n\nfrom user code:|\nFound from|\n\nSet TORCHDYNAMO_VERBOSE")
+"""Where what torch adds to the text of an error begins."""
+
+
+def place_of(stack: Sequence[FrameSummary]) -> str:
+    """The innermost line of `stack` that is the user's or a library's, as `file.py:12`; '' where none is."""
+    for frame in reversed(stack):
+        installed = _in_environment(frame.filename)
+        if _is_users(frame.filename) or (installed and installed.parts[0] not in _COMPILER):
+            return f"{shown_path(frame.filename)}:{frame.lineno}"
+    return ""
 
 
 def _is_users(file: str) -> bool:
@@ -332,9 +323,17 @@ def _is_users(file: str) -> bool:
     return not set(_OF_NOBODY) & set(Path(file).parts)
 
 
-def _shortest(file: str) -> str:
+def _in_environment(file: str) -> Path | None:
+    """The path within the folder of installed packages; None where it is in none, or ours."""
+    parts = Path(file).parts
+    places = [number for number, part in enumerate(parts) if part in _OF_NOBODY]
+    return Path(*parts[places[-1] + 1 :]) if places and not file.startswith(_OUR_FILES) else None
+
+
+def shown_path(file: str) -> str:
     path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+    short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return str(_in_environment(file) or short)
 
 
 def _traceback(error: BaseException) -> str:

@@ -17,16 +17,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from models.hf import files
-from models.naming import split_name
-from models.user_code import (
-    ModuleError,
-    code_files,
-    explain,
-    find_source,
-    import_source,
-    leaving_no_process,
-    running,
-)
+from models.naming import ModuleError, find_source
+from models.user_code import code_files, explain, import_source, leaving_no_process, running
 
 __all__ = ["Example", "ModuleError", "UserModule", "explain", "load_module"]
 
@@ -87,12 +79,9 @@ def load_module(name: str, device: torch.device, dtype: torch.dtype) -> UserModu
     torch.manual_seed(0)
     if name.startswith(files.PREFIX):
         return _encoder(name, device, dtype)
-    text, factory = split_name(name)
-    if not (text and factory):
-        raise ModuleError(f"'{name}' names no factory: write package.module:factory or file.py:factory")
-    source = find_source(text)
-    module = import_source(source, text)
-    build = _attribute(module, factory, name)
+    source = find_source(name)
+    module = import_source(source)
+    build = _attribute(module, source.factory, name)
     _refuse_signature(build, (), f"{name} is called without arguments", "give each a default")
     with running(f"{name}()"), leaving_no_process(f"{name}()"):
         returned = build()
@@ -288,8 +277,8 @@ class _Inputs:
         elif len(shape) <= dimension or shape[dimension] != batch:
             raise ModuleError(
                 f"{what} gives a first tensor of shape {shape}, whose dimension {dimension} is not the batch "
-                f"of {batch}: make it so, put the tensor that has the batch first, or return an object with "
-                "model, inputs and batch_dimension, which is None where no dimension is the batch"
+                f"of {batch}: make it so, or return types.SimpleNamespace(model=…, inputs=…, "
+                "batch_dimension=N), N being the batch's dimension in that tensor, None if it has none"
             )
 
     def _check_growth(self, tensors: list[Tensor], batch: int, size: list[int | str], what: str) -> None:

@@ -40,6 +40,7 @@ class Net(nn.Module):
 
 TESTS = """
 import sys
+from dataclasses import dataclass
 import pytest
 import torch
 from torch import nn
@@ -93,6 +94,52 @@ def test_parity(inference_budget):
 
 def test_training(inference_budget):
     fails(lambda: inference_budget(Net(), X), "training mode")
+
+@dataclass(slots=True)
+class Scored:
+    y: torch.Tensor
+    parts: tuple
+
+class Sum(nn.Module):
+    def forward(self, x, weight, tree, *, scale=1.0):
+        parts = x + tree["both"][0], tree["both"][1][0] * 2
+        return Scored(x @ weight * scale, parts)
+
+def three(batch, seed):
+    return torch.randn(batch, 4), torch.randn(4, 4), {"both": [torch.ones(4), (torch.ones(batch),)]}
+
+def named(batch, seed):
+    return {**dict(zip(("x", "weight", "tree"), three(batch, seed))), "scale": 2.0}
+
+@pytest.mark.parametrize("inputs", [
+    three, named, lambda batch, seed: list(three(batch, seed)), three(2, 0), [list(three(2, 0)), three(2, 1)],
+])
+def test_three_arguments_of_which_one_is_a_tree(inference_budget, inputs):
+    assert inference_budget(Sum().eval(), inputs) == (0, 0, None)
+
+def test_inputs_that_cannot_be_called_or_are_none(inference_budget):
+    sized = lambda batch, seed, size: torch.ones(batch, size)
+    fails(lambda: inference_budget(Net().eval(), sized), "'size'): give what it returns")
+    fails(lambda: inference_budget(Net().eval(), []), "give the arguments of one call at least")
+
+class Distribution(nn.Module):
+    def forward(self, x):
+        return {"found": torch.distributions.Normal(x, 1.0)}
+
+class Other(nn.Module):
+    def __init__(self, whole, compiled):
+        super().__init__()
+        self.whole, self.compiled = whole, compiled
+    def forward(self, x):
+        return self.compiled(x) if torch.compiler.is_compiling() else self.whole(x)
+
+def test_results_that_are_unlike_or_cannot_be_compared(inference_budget):
+    net = Other(lambda x: [x], lambda x: [x, x]).eval()
+    fails(lambda: inference_budget(net, X), "the result has [0], [1] in place of [0]")
+    net = Other(lambda x: {"a": x}, lambda x: {"b": x}).eval()
+    fails(lambda: inference_budget(net, X), "the result has ['b'] in place of ['a']")
+    said = "the result['found'] of type Normal cannot be compared: return tensors, or give parity=False"
+    fails(lambda: inference_budget(Distribution().eval(), X, graph_breaks=9), said)
 """
 
 INSTRUCTIONS = """
@@ -140,7 +187,7 @@ def run(project: pytest.Pytester, tests: str, *options: str) -> pytest.RunResult
 
 @pytest.mark.slow
 def test_a_budget_is_kept_or_broken_in_one_line(project: pytest.Pytester) -> None:
-    run(project, TESTS).assert_outcomes(passed=7)
+    run(project, TESTS).assert_outcomes(passed=14)
 
 
 @pytest.mark.slow

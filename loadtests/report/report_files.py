@@ -50,7 +50,13 @@ PLOTS = (
 
 
 def all_plots(findings: Findings) -> list[Plot]:
-    return [made for plot in PLOTS if (made := plot(findings))]
+    """Of a module with sizes all but the one over time are of the headline's, and say so."""
+    size = findings.main[0].baseline.cell.size if findings.main else None
+    found = [made for plot in PLOTS if (made := plot(findings))]
+    if size is None:
+        return found
+    said = f"Of size {size}."
+    return [one if one.id == "timeline" else replace(one, caption=f"{said} {one.caption}") for one in found]
 
 
 def write_tables(findings: Findings) -> None:

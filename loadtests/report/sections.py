@@ -150,6 +150,8 @@ def _answer_row(verdict: Verdict, findings: Findings, most: float, where: str, s
     if name not in shown and (mode := MODES.get(name)):
         code = findings.results.run.effect(mode).in_pytorch(mode.grad_mode)
         shown.add(name)
+    if "max_autotune" in code and "max-autotune" in findings.left_out:
+        under.append("max_autotune in its code is an option of its package, and not the mode max-autotune")
     if shipped.disturbed or plain.disturbed:
         under.append("disturbed: the engine was preempted while this was measured")
     flag = Text(f"--modes {name}", under=lines(*under), colour=colour(name), code=code)

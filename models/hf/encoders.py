@@ -67,7 +67,7 @@ def _inputs(config: Any, folder: Path) -> Inputs:  # noqa: ANN401
         height, width = side if isinstance(side, list | tuple) else (side, side)
         return lambda batch, seed: {"pixel_values": torch.randn(batch, config.num_channels, height, width)}
     if not hasattr(config, "vocab_size"):
-        raise CheckpointError(f"{folder}: the inputs of a {config.model_type} are not known: give a factory")
+        raise CheckpointError(f"{folder}: no inputs for {config.model_type} are known: give a factory")
     length = min(LONGEST, config.max_position_embeddings)
 
     def of_text(batch: int, seed: int) -> dict[str, Tensor]:

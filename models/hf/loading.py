@@ -17,6 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from models.checkpoint import CONFIG_FILE, CheckpointError, refuse_not_finite
 from models.hf.files import read_json, refuse_other_folder, weight_files
+from models.naming import is_encoder
 from models.served import Cache, Served
 
 LONGEST_DEFAULT = 512
@@ -111,10 +112,11 @@ def _causal(folder: Path, config: PreTrainedConfig) -> None:
     causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not config.is_encoder_decoder
     saved = config.architectures or []
     if not causal or (saved and not any(_is_causal_class(name, config) for name in saved)):
-        raise CheckpointError(
-            f"{folder} holds {', '.join(saved) or config.model_type}, which is no causal language model: "
-            "give one that generates text, such as LlamaForCausalLM"
-        )
+        remedy = "give one that generates text, such as LlamaForCausalLM"
+        if is_encoder(f"hf:{folder}"):  # its id did not tell, before it was fetched
+            remedy = f"an encoder is measured by its folder, `launchbound run hf:{folder}`"
+        kind = ", ".join(saved) or config.model_type
+        raise CheckpointError(f"{folder} holds {kind}, which is no causal language model: {remedy}")
     if config.get_text_config() is not config:
         raise CheckpointError(
             f"{folder} holds more than a language model ({config.model_type}): give a model of text alone"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
 
-from models.naming import is_called
+from models.naming import ModuleError, find_source, is_called, names_module
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -46,14 +46,21 @@ def installing(extra: str) -> str:
     return f"run `pip install -e '.[{extra}]'` in the folder of launchbound's source"
 
 
-def settings_from(**options: Any) -> Any:  # noqa: ANN401 - Settings is imported late: it is heavy for `--help`
-    """Settings of the environment with `options` over them; unknown or wrong ones end the program."""
+def settings_from(on_nodes: bool = False, /, **options: Any) -> Any:  # noqa: ANN401 - heavy for `--help`
+    """Settings of the environment with `options` over them; unknown or wrong ones end the program, as does a
+    module of the user's that is not there. `on_nodes`: other machines load it, and may have it.
+    """
     from pydantic import ValidationError
 
     from service.front.settings import Settings
 
     try:
-        return Settings(**{name: value for name, value in options.items() if value is not None})
+        settings = Settings(**{name: value for name, value in options.items() if value is not None})
+        if not on_nodes and names_module(settings.model):
+            find_source(settings.model)
+        return settings
+    except ModuleError as error:
+        bad_input(error)
     except ValidationError as error:
         # Pydantic says before the words of our validators that they were raised, which tells a user nothing.
         problems = (

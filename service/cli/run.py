@@ -94,7 +94,7 @@ def write_programs(export: Path, folder: Path, name: str) -> str:
     for one in answers:
         mode, batch = MODES[one.cell.mode], one.cell.batch_size
         done = (mode.grad_mode, results.run.effect(mode), batch, engine["dtype"], one.latency.value)
-        text = script_of(name, *done, engine["device"], engine["threads"])
+        text = script_of(name, *done, engine["device"], engine["threads"], one.cell.size)
         path = export if len(answers) == 1 else export.with_stem(f"{export.stem}-b{batch}")
         path.write_text(text, encoding="utf-8")
         written.append(path)

@@ -77,6 +77,7 @@ def serve(
 ) -> None:
     """Serve on 127.0.0.1:8000 until a signal stops it. Settings may also come as LAUNCHBOUND_<NAME>."""
     settings = settings_from(
+        address is not None,
         model=model,
         device=device,
         dtype=dtype,

@@ -209,6 +209,8 @@ def _begin_series(plans: list[ChosenPlan], out: Path | None, options: dict[str, 
     from loadtests.run.folder import commit_name, results_path
     from loadtests.run.series import begin_series
 
+    for one in plans:
+        settings_from(**{"model": one.document.model, **options})
     folder = out or results_path(commit_name())
 
     def work(_: Console) -> int:

@@ -16,11 +16,17 @@ from typing import TypeVar
 import torch
 from torch._dynamo import config as dynamo_config
 from torch._dynamo.exc import ShortenTraceback, TorchDynamoException, Unsupported
-from torch._dynamo.utils import counters, graph_break_reasons
+from torch._dynamo.utils import (
+    clear_compilation_metrics,
+    counters,
+    get_compilation_metrics,
+    graph_break_reasons,
+)
 from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
+from models.user_code import place_of
 from service.engine.start_times import START
 from service.measure.compiled_library import BuildError, compiled_library
 from service.modes import Effect
@@ -116,10 +122,15 @@ def turned_off() -> str | None:
     return None
 
 
-def unlike(effect: Effect, callables: int, seen: CompileCounts) -> str | None:
+def unlike(
+    effect: Effect, callables: int, seen: CompileCounts, breaks: GraphBreaks | None = None
+) -> str | None:
     """Why what was `seen` while `callables` were captured is not what the row says; None where it is."""
     if effect.compile is None:
         return None  # a package is loaded, or raises
+    if breaks is not None and not seen.graphs:
+        remedy = "" if breaks.hint else "; leave the mode out"
+        return f"torch.compile compiles nothing of this module, which {breaks}{remedy}"
     if seen.graphs < callables:
         found = f"of {callables} callables {seen.graphs} were compiled"
     elif seen.wrappers < callables:
@@ -130,7 +141,8 @@ def unlike(effect: Effect, callables: int, seen: CompileCounts) -> str | None:
         found = f"{seen.frozen} of {seen.wrappers} graphs have the weights as constants"
     else:
         return None
-    return f"this is not what {effect.name} is: {found}; {_remedy()}"
+    broken = f"; the module {breaks}" if breaks is not None else ""
+    return f"this is not what {effect.name} is: {found}; {_remedy()}{broken}"
 
 
 def _remedy() -> str:
@@ -150,45 +162,51 @@ class GraphBreaks:
     """Where a mode's callables break the graph, as Dynamo lists it between `begin` and `end`.
 
     `count` is the most that one callable has: one less than its graphs, and at least one per line, as what
-    follows a break need not be compiled.
+    follows a break need not be compiled. `given_up`, which all modes share: by line why Dynamo leaves out the
+    whole function that has it. It tries that once in a process, and lists it in its metrics alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, given_up: dict[str, str]) -> None:
         self.count = 0
         self.places: list[str] = []
+        self.hint = ""
+        self._given_up = given_up
         self._listed = 0
 
     def begin(self) -> None:
         self._listed = len(graph_break_reasons)
+        clear_compilation_metrics()
 
     def end(self, graphs: int) -> None:
         """`graphs` were compiled since `begin`."""
-        found = dict.fromkeys(_place(one.user_stack) for one in graph_break_reasons[self._listed :])
-        self.count = max(self.count, graphs - 1, len(found))
+        listed = graph_break_reasons[self._listed :]
+        for one in get_compilation_metrics():
+            if one.fail_type is not None:
+                file, line = one.fail_user_frame_filename or "", one.fail_user_frame_lineno
+                place = place_of([FrameSummary(file, line, "", lookup_line=False)])
+                self._given_up[place] = str(one.fail_reason)
+        found = dict.fromkeys([*(place_of(one.user_stack) for one in listed), *self._given_up])
+        found.pop("", None)
+        self.count = max(self.count, graphs - 1, len(found), 1)
         self.places += [place for place in found if place not in self.places]
+        reasons = [*(str(one.reason) for one in listed), *self._given_up.values()]
+        if any("allow_rnn" in reason for reason in reasons):
+            self.hint = RECURRENT
 
     def __str__(self) -> str:
         times = "once" if self.count == 1 else f"{self.count} times"
         more = f", and {len(self.places) - MOST_PLACES} more" if len(self.places) > MOST_PLACES else ""
-        return f"breaks the graph {times}: {', '.join(self.places[:MOST_PLACES])}{more}"
+        places = ", ".join(self.places[:MOST_PLACES]) or "in an unknown line"
+        return f"breaks the graph {times}: {places}{more}{self.hint}"
 
 
 MOST_PLACES = 5
 """Of breaks that a reason names."""
 
-
-def _place(stack: Sequence[FrameSummary]) -> str:
-    """The innermost line of a break that is not of torch itself."""
-    own = [frame for frame in stack if not frame.filename.startswith(_TORCH)] or list(stack)
-    return f"{shown_path(own[-1].filename)}:{own[-1].lineno}" if own else "an unknown line"
-
-
-_TORCH = str(Path(torch.__file__).parent)
-
-
-def shown_path(file: str) -> str:
-    path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+RECURRENT = (
+    "; torch.compile leaves nn.LSTM, nn.GRU and nn.RNN out: set torch._dynamo.config.allow_rnn = True in the "
+    "file of the factory to have them compiled"
+)
 
 
 Result = TypeVar("Result")

@@ -85,6 +85,7 @@ class Warmup:
         self.attention: Sequence[Attention] = ()
         self.reference_seconds = 0.0
         self._compiler_loaded = False
+        self._given_up: dict[str, str] = {}
         self.start_elsewhere: Callable[[], Elsewhere | None] = lambda: None
         self._elsewhere: Elsewhere | None = None
 
@@ -206,9 +207,8 @@ class Warmup:
             graph_breaks=configured.breaks.count if configured.breaks else graphs.graph_breaks,
             recompiles=max(0, graphs.graphs - configured.first_graphs),
         )
-        if unlike_row := unlike(effect, len(configured.steps), seen):
-            broken = f"; the model {configured.breaks}" if configured.breaks is not None else ""
-            self._fail(configured, unlike_row + broken)
+        if unlike_row := unlike(effect, len(configured.steps), seen, configured.breaks):
+            self._fail(configured, unlike_row)
             return
         if retry is not None:
             retry.judged(name, verdict.passed)
@@ -240,7 +240,7 @@ class Warmup:
         configured.first_graphs = 0
         configured.status = msgspec.structs.replace(configured.status, compilations=[], compile_seconds=[])
         before = read_compile_counts()
-        configured.breaks = GraphBreaks()
+        configured.breaks = GraphBreaks(self._given_up)
         return (yield from self._capture(configured)), before
 
     def _tell_breaks(self, configured: ConfiguredMode, breaks: GraphBreaks) -> None:

@@ -148,8 +148,8 @@ def _refuse_unknown(name: str, found: list[tuple[str, Any]]) -> None:
     for path, leaf in found:
         if not isinstance(leaf, (Tensor, *PLAIN)):
             raise Unservable(
-                f"{name} returns a {type(leaf).__name__} ({path}), which cannot be compared: return tensors, "
-                "or tuples, dicts and dataclasses of them (with transformers: use_cache=False)"
+                f"{name} returns {path} of type {type(leaf).__name__}, which cannot be compared: return "
+                "tensors, or tuples, dicts and dataclasses of them (with transformers: use_cache=False)"
             )
     if all(leaf is None for _, leaf in found):
         raise Unservable(f"{name} returns nothing: return what it computes")

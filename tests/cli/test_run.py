@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import launchbound
 from loadtests.run import gates
 from loadtests.run.run_file import read_run
+from models.workload import ModuleError, load_module
 from service.cli import run, sweep
-from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
+from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, settings_from
 from service.cli.run import write_programs
 from tests.support.fake_service import Script, fake_service
-from tests.support.made_results import edit_run, make_module
+from tests.support.made_plans import make_plan
+from tests.support.made_results import edit_run, make_module, make_results
 
 BUILD = """
 import torch
@@ -99,6 +105,57 @@ def test_what_cannot_be_run_is_refused_before_anything_is_measured(
     assert not begun
 
 
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("command", "missing", "said"),
+    [
+        (["run"], "no_such.py:build", "no file no_such.py (current folder: "),
+        (["run", "--preset=standard"], "nowhere.net:build", "no module 'nowhere.net' in "),
+        (["serve", "--model"], "./ranker:build", "did you mean "),
+        (["sweep", "--model"], "ranker.py", "'ranker.py' names no factory: "),
+    ],
+)
+def test_a_module_that_is_not_there_is_refused_in_the_engines_words_and_before_torch_is_imported(
+    name: str, command: list[str], missing: str, said: str
+) -> None:
+    code = """import sys, launchbound
+try:
+    launchbound.app(sys.argv[1:])
+finally:
+    print("torch" in sys.modules)"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command, missing],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (EXIT_BAD_INPUT, "False\n")
+    with pytest.raises(ModuleError) as refused:
+        load_module(missing, torch.device("cpu"), torch.float32)
+    assert done.stderr == f"launchbound: {refused.value}\n"
+    assert said in done.stderr
+    assert [path.name for path in Path().iterdir()] == ["ranker.py"]
+
+
+def test_what_only_running_the_code_can_tell_is_left_to_the_engine(name: str) -> None:
+    Path("pack").mkdir()
+    Path("pack/__init__.py").write_text("raise SystemExit('this is not to run')")
+    for module in ("ranker.py:none", "pack.net:build", "json.net:build"):
+        assert settings_from(model=module).model == module
+    # Other machines may have the file.
+    assert settings_from(True, model="no_such.py:build").model == "no_such.py:build"
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep", "peers"])
+def test_the_lines_of_a_help_end_where_the_terminal_does(verb: str) -> None:
+    shown = CliRunner().invoke(launchbound.app, [verb, "--help"], env={"COLUMNS": "300"}).stdout
+    (line,) = [line for line in shown.splitlines() if "Exit codes: " in line]
+    assert line.rstrip().endswith(" 130 interrupted.")
+    assert "Example: launchbound" in shown
+
+
 @pytest.mark.parametrize(
     "command",
     [["fleet", "--models=ranker.py:build"], ["peers", "--model=ranker.py:build"],
@@ -150,6 +207,14 @@ def test_a_module_is_run_reported_and_exported(
     assert service["options"] == {
         "model": name, "modes": "eager,inference_mode,compiled", "batch_sizes": "1,4",
     }  # fmt: skip
+
+
+def test_a_program_is_of_the_size_of_the_headline(name: str, tmp_path: Path) -> None:
+    plan = make_plan("quick", 1, ["eager", "compiled"], [1]).of_calls({(1, "128"): 4, (1, "512"): 4})
+    write_programs(Path("best.py"), make_results(tmp_path / "o", plan=plan), name)
+    text = Path("best.py").read_text()
+    assert "size = next(one for one in built.sizes if str(one) == '128')" in text
+    assert text.startswith(f'"""{name} in the mode compiled, size 128: ')
 
 
 def test_a_program_has_the_time_that_was_reported_and_the_breaks_that_the_compiler_met(

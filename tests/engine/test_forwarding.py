@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save as as_file
 from torch import Tensor
+from torch._dynamo import config as dynamo_config
 
 from models.workload import ModuleError, load_module
 from service.engine import loop, warmup
@@ -119,10 +120,36 @@ def test_a_mode_that_compiles_nothing_is_not_served_under_its_name_and_says_wher
     inbox = serve(tmp_path, "recurrent", [], modes=["eager", "compiled"], batch_sizes=[1])
     status = inbox.modes["compiled"]
     assert status.state == "failed"
-    assert status.detail is not None
-    assert "of 1 callables 0 were compiled" in status.detail
     place = f"tests/support/user_modules/odd.py:{line_of('recurrent breaks')}"
-    assert status.detail.endswith(f"the model breaks the graph once: {place}")
+    said = f"torch.compile compiles nothing of this module, which breaks the graph once: {place}; "
+    assert status.detail == f"{said}torch.compile leaves nn.LSTM, nn.GRU and nn.RNN out: {ALLOW_RNN}"
+
+
+ALLOW_RNN = "set torch._dynamo.config.allow_rnn = True in the file of the factory to have them compiled"
+
+
+@pytest.mark.slow
+@pytest.mark.compiles
+def test_a_mode_follows_the_setting_of_torch_that_its_refusal_names(tmp_path: Path) -> None:
+    with dynamo_config.patch(allow_rnn=False):  # it is the module's code that changes it
+        inbox = serve(tmp_path, "allowed", [], modes=["eager", "compiled"], batch_sizes=[1])
+    status = inbox.modes["compiled"]
+    assert (status.state, status.graph_breaks, status.reason) == ("ready", 0, None), status.detail
+    assert status.parity is not None
+    assert status.parity.passed
+
+
+@pytest.mark.slow
+@pytest.mark.compiles
+def test_every_mode_names_the_functions_that_are_left_out_as_a_whole(tmp_path: Path) -> None:
+    modes = ["compiled", "max-autotune"]
+    inbox = serve(tmp_path, "mixed", [], modes=["eager", *modes], batch_sizes=[1])
+    places = ", ".join(f"tests/support/user_modules/odd.py:{line_of(f'mixed breaks {n}')}" for n in (1, 2))
+    for status in map(inbox.modes.__getitem__, modes):
+        assert (status.state, status.graph_breaks) == ("ready", 2), status.detail
+        assert status.reason is not None
+        assert status.reason.startswith(f"breaks the graph 2 times: {places}; ")
+        assert status.reason.endswith(ALLOW_RNN)
 
 
 @pytest.mark.slow
@@ -158,9 +185,9 @@ def test_each_size_is_compiled_for_at_warm_up_and_served_with_its_own_split(
     counts: list[Any] = []
     unlike = warmup.unlike
 
-    def seen(effect: Any, callables: int, found: Any) -> Any:
+    def seen(effect: Any, callables: int, found: Any, breaks: Any) -> Any:
         counts.append(found)
-        return unlike(effect, callables, found)
+        return unlike(effect, callables, found, breaks)
 
     monkeypatch.setattr(warmup, "unlike", seen)
     inbox = serve(tmp_path, "sized", jobs, modes=["eager", mode])
@@ -215,7 +242,7 @@ REFUSED = {
     "dropping": r"is not deterministic.*\(output differs by .*\(F\.dropout without training=self\.training",
     "counting": r"changes its buffer calls at each call",
     "overwriting": r"changes inputs\[0\], which it is called on: clone it",
-    "distribution": r"returns a Normal \(output\), which cannot be compared: return tensors",
+    "distribution": r"returns output of type Normal, which cannot be compared: return tensors",
     "silent": r"returns nothing: return what it computes",
     "wrong": r"cannot be called at batch 1 in eager: RuntimeError: mat1 and mat2 .*odd\.py:\d+\)",
 }

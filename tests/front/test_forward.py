@@ -177,7 +177,7 @@ def test_safetensors_reach_the_engine_as_the_file_that_they_are_and_say_the_batc
         (BatchPlace(path=[2]), "inputs: expected a list (of positional arguments, or nested), with 2 in it"),
         (BatchPlace(path=[0, "a"]), "inputs[0]: expected an object (arguments by name), with 'a' in it"),
         (BatchPlace(path=[0], dimension=2), "inputs[0][0][0]: expected nested lists"),
-        (None, "inputs: this module is called on what cannot be sent: send batch_size and seed"),
+        (None, "inputs: this module's inputs do not tell the batch size: send batch_size and seed"),
     ],
 )
 def test_inputs_without_a_batch_where_the_module_has_it_are_refused(

@@ -28,6 +28,27 @@ def test_every_configured_mode_is_listed_with_its_form_costs_and_parity(front: F
     assert {"commit", "dirty", "gpus", "python", "system", "load_average"} <= service.keys()
 
 
+def test_what_requests_are_made_of_and_which_studies_there_are_is_said_before_the_engine_is_there(
+    front: Front,
+) -> None:
+    found = front.http.get("/v1/modes").json()["workload"]
+    studies = found.pop("studies")
+    assert found == {
+        "name": "generate", "phases": ["prefill", "decode"], "main": "decode", "step": "decode step"
+    }  # fmt: skip
+    with running({"model": "ranker.py:build"}, unconnected=True) as module:
+        answer = module.http.get("/v1/modes").json()
+        assert answer["engine"] is None
+        of_module = answer["workload"].pop("studies")
+        assert answer["workload"] == {
+            "name": "forward", "phases": ["forward"], "main": "forward", "step": "call"
+        }  # fmt: skip
+        for name in studies:
+            path = "/v1/probes/hidden-copy" if name == "probes" else f"/v1/studies/{name}"
+            problem = module.http.post(path, json={}).json()["error"]["type"]
+            assert (problem == "wrong_workload") == (name not in of_module), name
+
+
 def test_each_step_of_a_mode_has_its_split_with_its_interval_and_samples(front: Front) -> None:
     splits = front.http.get("/v1/modes").json()["modes"][0]["splits"]
     steps = [(split["phase"], split["batch"]) for split in splits]

@@ -304,6 +304,10 @@ def test_each_size_has_a_row_and_recompilations_are_shown(tmp_path: Path) -> Non
     found = Findings(read_results(folder))
     assert [one.group[:2] for one in found.main] == [(1, "size=128"), (4, "size=128")]
     assert [one.group[:2] for one in found.others] == [(1, "size=512"), (4, "size=512")]
+    plots = {one.id: one.caption for one in all_plots(found)}
+    assert {"speedup", "parts", "latency", "timeline"} <= plots.keys()
+    for name, caption in plots.items():
+        assert caption.startswith("Of size 128. ") == (name != "timeline")
     text = (folder / "report.md").read_text()
     for said in ("size 128, concurrency 1", "size 512, concurrency 1", "recompiled 2 times"):
         assert said in text, said

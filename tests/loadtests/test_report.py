@@ -97,6 +97,25 @@ def test_the_known_winner_is_the_headline_everywhere(clear: Path) -> None:
     assert json.loads(json.dumps(headline)) == headline
 
 
+def test_code_that_autotunes_is_told_from_the_mode_that_was_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mode in ("max-autotune", "aot-inductor"):
+        monkeypatch.setitem(STEP_SECONDS, mode, STEP_SECONDS["compiled"])
+    said = "max_autotune in its code is an option of its package, and not the mode max-autotune"
+    relative = {**CLEAR, "aot-inductor": 0.3, "max-autotune": 0.35}
+    for modes, told in (
+        (["compiled", "aot-inductor"], 1),
+        (["max-autotune", "aot-inductor"], 0),
+        (["compiled"], 0),
+    ):
+        plan = make_plan("quick", 1, ["eager", "inference_mode", *modes], [1, 4])
+        folder = make_results(tmp_path / "-".join(modes), relative, plan=plan)
+        text = make_report(folder)["text"]
+        assert f"Batch 1 and 4: {modes[-1]}, " in text
+        assert page(folder).count(said) == told
+
+
 def test_where_all_modes_are_equivalent_inference_mode_is_kept(tmp_path: Path) -> None:
     headline = make_report(make_results(tmp_path, ALIKE, scatter=0.004))
     answer = "Batch 1, 4 and 16: inference_mode, nothing is faster by more than 5 %."

@@ -11,6 +11,7 @@ import torch
 
 from models.checkpoint import CheckpointError
 from models.naming import is_called, is_encoder, names_module
+from models.opening import resolve
 from models.workload import load_module
 from tests.support.hf_folders import transformers, write_model
 
@@ -68,6 +69,19 @@ def test_a_causal_model_and_a_folder_of_something_else_are_no_encoders(tmp_path:
         (folder / "config.json").write_text(content)
         assert not is_encoder(f"hf:{folder}")
     assert not is_encoder(str(folder))
+
+
+def test_of_the_id_of_an_encoder_on_the_hub_the_folder_is_named_that_it_is_fetched_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = write(tmp_path / "model", "BertForMaskedLM")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path / "model"))
+    assert not is_called("hf:someone/encoder")
+    with pytest.raises(CheckpointError) as refused:
+        resolve("hf:someone/encoder").model(1, torch.device("cpu"), torch.float32, torch.float32, None, 16)
+    said = "holds BertForMaskedLM, which is no causal language model: an encoder is measured by its folder, "
+    assert str(refused.value).endswith(f"{said}`launchbound run {name}`")
+    assert is_called(name)
 
 
 def test_an_encoder_without_its_weights_is_refused(tmp_path: Path) -> None:

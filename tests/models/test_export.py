@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from models.export import script_of
-from models.user_code import ModuleError
+from models.naming import ModuleError
 from service.modes import MODES
 
 CODE = """
@@ -46,7 +46,12 @@ QUIET = re.sub(r"        with open.*?\n.*?\n.*?\n", "", CODE)
 
 
 def run_script(
-    folder: Path, mode: str, code: str, dtype: str = "float32", seconds: float | None = 0.5
+    folder: Path,
+    mode: str,
+    code: str,
+    dtype: str = "float32",
+    seconds: float | None = 0.5,
+    size: str | None = None,
 ) -> str:
     """What the program for `mode` prints, run beside a package of the user's that is called `models`."""
     (folder / "models").mkdir()
@@ -54,7 +59,9 @@ def run_script(
     (folder / "models" / "sizes.py").write_text("WIDTH = 4")
     (folder / "net.py").write_text(code)
     row = MODES[mode]
-    script = script_of(f"{folder}/net.py:build", row.grad_mode, row.cpu, 8, dtype, seconds, threads=1)
+    name = f"{folder}/net.py:build"
+    script = script_of(name, row.grad_mode, row.cpu, 8, dtype, seconds, threads=1, size=size)
+    assert ast.get_docstring(ast.parse(script)).startswith(name)
     (folder / "elsewhere").mkdir()
     (folder / "elsewhere" / "script.py").write_text(script)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -91,6 +98,29 @@ def test_a_plain_mode_runs_as_it_is_named(tmp_path: Path, mode: str, dtype: str,
 def test_a_compiled_mode_compiles(tmp_path: Path, mode: str) -> None:
     assert "ms per call of batch 8" in run_script(tmp_path, mode, QUIET, seconds=None)
     assert list((tmp_path / "cache").rglob("*.so"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["3", "5x"])
+def test_a_program_of_a_module_with_sizes_is_of_the_size_that_was_measured(tmp_path: Path, size: str) -> None:
+    code = """from types import SimpleNamespace
+import torch
+
+def inputs(batch, seed, size):
+    assert size in (3, "5x")
+    return torch.randn(batch, 3 if size == 3 else 5)
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        open("seen", "w").write(str(tuple(x.shape)))
+        return x
+
+def build():
+    return SimpleNamespace(model=Net().eval(), inputs=inputs, sizes=(3, "5x"))
+"""
+    said = run_script(tmp_path, "inference_mode", code, size=size)
+    assert f" ms per call of batch 8, size {size} (" in said
+    assert (tmp_path / "seen").read_text() == f"(8, {size[0]})"
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

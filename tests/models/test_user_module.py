@@ -201,6 +201,25 @@ def test_a_batch_that_is_no_dimension_has_to_be_more_than_one_sample(write: Writ
     assert said in refused("net.py:build", batch=8)
 
 
+SHARED = """from types import SimpleNamespace as N
+""" + GOOD.replace("(torch.randn(batch, 4),)", "torch.randn(3, 4), torch.randn(4, batch), torch.ones(())")
+
+
+def test_a_batch_may_be_another_dimension_or_none_of_some_tensors(write: Write) -> None:
+    write("net.py", SHARED)
+    said = refused("net.py:build", batch=8)
+    assert "a first tensor of shape [3, 4], whose dimension 0 is not the batch of 8: make it so, or" in said
+    # As the message says.
+    factory = "return N(model=nn.Linear(4, 2).eval(), inputs=inputs, batch_dimension=None)"
+    write("other.py", SHARED.replace("return nn.Linear(4, 2).eval(), inputs", factory))
+    assert "batch_dimension=N), N being" in said
+    shapes = [list(one.shape) for one in load("other.py:build").inputs(8, 0).args]
+    assert shapes == [[3, 4], [4, 8], []]
+    # Of all but the first it need not be said.
+    write("third.py", SHARED.replace("torch.randn(3, 4)", "torch.randn(batch, 4)"))
+    assert load("third.py:build").inputs(8, 0).args[1].shape == (4, 8)
+
+
 def test_complex_parameters_keep_their_imaginary_part(write: Write) -> None:
     factory = """model = nn.Linear(4, 2).eval()
     model.w = nn.Parameter(torch.tensor([1 + 2j]))
@@ -515,6 +534,60 @@ def test_what_dynamo_says_is_told_without_its_hints() -> None:
     said = explain(error, otherwise="leave the mode out")
     assert said.startswith("RuntimeError: cannot call Explanation: (FakeTensor(")
     assert said.endswith("): got uint8: leave the mode out")
+
+
+LIBRARY = """
+import torch
+from torch import nn
+
+class Layer(nn.Module):
+    def forward(self, x):
+        return x @ torch.ones(9, 9) if torch.compiler.is_compiling() else x
+"""
+CALLER = """
+import torch
+from library.layers import Layer
+
+class Net(Layer):
+    def forward(self, x):
+        return super().forward(x)
+
+def build():
+    return Net().eval(), lambda batch, seed: torch.randn(batch, 4)
+"""
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        lambda module, x: torch.compile(module, backend="eager", fullgraph=True)(x),
+        lambda module, x: torch.export.export(module, (x,)),
+    ],
+    ids=["dynamo", "export"],
+)
+def test_of_what_a_compiler_refuses_the_line_of_the_library_is_named_and_that_which_called_it(
+    write: Write, tmp_path: Path, compiled: Callable[..., object]
+) -> None:
+    write("away/site-packages/library/layers.py", LIBRARY)
+    write("net.py", CALLER)
+    sys.path.append(str(tmp_path / "away/site-packages"))
+    module, x = load("net.py:build").module, torch.randn(2, 4)
+    with pytest.raises(RuntimeError) as raised:
+        compiled(module, x)
+    said = explain(raised.value, otherwise="leave the mode out")
+    assert said.endswith(" (library/layers.py:7, called at net.py:7): leave the mode out")
+    assert "same reduction dim, but got [2, 4] X [9, 9]" in said
+    assert "from user code" not in said
+
+
+def test_of_what_inductor_refuses_the_line_is_that_which_it_quotes(tmp_path: Path) -> None:
+    quoted = "".join(
+        f'  File "{file}", line {line}, in forward\n    return f(x)\n'
+        for file, line in ((f"{tmp_path}/net.py", 12), (torch.nn.modules.linear.__file__, 134))
+    )
+    error = RuntimeError(f"LoweringException: no such kernel\nFound from : \n{quoted}\n\nSet TORCH_LOGS")
+    said = f"RuntimeError: LoweringException: no such kernel ({tmp_path}/net.py:12): correct that"
+    assert explain(error) == said
 
 
 def test_an_error_that_is_cut_says_so() -> None:

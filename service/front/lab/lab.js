@@ -3,6 +3,8 @@
 import { html, render, useEffect, useErrorBoundary, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { Client } from "./parts/client.js";
 import { Empty, Failed, Loading, useId } from "./parts/controls.js";
+import { forward } from "./parts/forward.js";
+import { generate } from "./parts/generate.js";
 import { significant } from "./parts/numbers.js";
 import { useLoaded } from "./parts/study.js";
 import { VIEWS } from "./views.js";
@@ -40,6 +42,7 @@ function Lab() {
     events: client.events.bind(client),
     modes: service.value?.modes ?? [],
     engine: service.value?.engine ?? null,
+    workload: service.value && { ...service.value.workload, ...KINDS[service.value.workload.name] },
     service: service.value?.service ?? null,
     keyed: client.keyed,
     query,
@@ -51,7 +54,7 @@ function Lab() {
     <header>
       <p class="name">launchbound <span>lab</span></p>
       <nav aria-label="Views">
-        ${VIEWS.map(({ name, title }) => html`<${Link} name=${name} title=${title} here=${name === chosen} key=${name} />`)}
+        ${VIEWS.filter((each) => !lacks(each, lab)).map(({ name, title }) => html`<${Link} name=${name} title=${title} here=${name === chosen} key=${name} />`)}
         <a href="/docs">API</a>
       </nav>
       ${service.value && html`<${ServiceLine} ...${service.value} />`}
@@ -83,9 +86,7 @@ function Shown({ view, lab, service, reload }) {
   }, []);
   const content = () => {
     if (fault) return html`<${Failed} problem=${fault} onRetry=${forget} />`;
-    if (service.value?.engine?.workload === "forward" && !FOR_MODULES.includes(view.name)) {
-      return html`<${OfLanguageModels} model=${service.value.engine.model} />`;
-    }
+    if (lacks(view, lab)) return html`<${NotHere} view=${view} />`;
     if (service.value) return html`<${view.View} lab=${lab} />`;
     if (service.problem) return html`<${Failed} problem=${service.problem} onRetry=${reload} />`;
     return html`<${Loading} what="asking the service for its modes" />`;
@@ -95,13 +96,23 @@ function Shown({ view, lab, service, reload }) {
     ${content()}`;
 }
 
-/** The views that need neither prompts nor studies. */
-const FOR_MODULES = ["live", "runs"];
+/**
+ * What is served, as the views need it, so that none asks which it is. `fields`: of the form (parts/request.js), whose
+ * values `bodyOf` makes the body of a request, `stepsOf` one whose steps are all run. `send({lab, values, signal, show})`
+ * sends it and shows what is known as `Answer`. `rate`: the metric of its throughput. `verdictOn(results, modes)` and
+ * `agreementOf(result, modes)`: whether a comparison's modes answered alike. `perStep(seconds, values)`: of a median,
+ * where it is of several steps alone; `medians`: what medians are of.
+ */
+const KINDS = { generate, forward };
 
-function OfLanguageModels({ model }) {
-  return html`<${Empty}>This view is for language models, and this service serves the module <b>${model}</b>: call it by
-    <code>POST /v1/modes/{mode}/forward</code>, compare its modes by <code>POST /v1/compare</code> (both in
-    <a href="/docs">API</a>), and watch it in <a href=${addressOf("live")} onClick=${followed}>Live</a>.<//>`;
+/** Whether a view needs a study that this service has not, as far as is known. */
+const lacks = ({ needs = [] }, { workload }) =>
+  workload !== null && needs.some((study) => !workload.studies.includes(study));
+
+function NotHere({ view }) {
+  return html`<${Empty}>${view.title} takes apart what only a language model has, and this service serves a module:
+    ${" "}<a href=${addressOf("play")} onClick=${followed}>Play</a> calls it, and
+    ${" "}<a href=${addressOf("dispatcher")} onClick=${followed}>Dispatcher</a> takes one of its calls apart.<//>`;
 }
 
 // Which view the address names, and the view's own state in its query string.

@@ -129,7 +129,7 @@ def _place_of(state: AppState, param: str) -> BatchPlace:
     """Where inputs have the batch. Raises BadRequest where they cannot be sent, and what `check` raises."""
     engine = _engine(state)
     if engine.batch_place is None:
-        message = f"{param}: this module is called on what cannot be sent: send batch_size and seed"
+        message = f"{param}: this module's inputs do not tell the batch size: send batch_size and seed"
         raise BadRequest(message, param=param)
     return engine.batch_place
 

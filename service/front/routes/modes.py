@@ -15,7 +15,7 @@ from service.front.errors import BadRequest
 from service.front.machine import machine
 from service.front.routes.answers import Speedup, error, reply, speedup
 from service.front.routes.state import state_of
-from service.front.schemas import fields_of
+from service.front.schemas import STUDY_BODIES, fields_of
 from service.modes import MODES
 from service.records import (
     Cache,
@@ -30,6 +30,8 @@ from service.records import (
     SampleCounts,
     StepSplit,
 )
+from service.study_names import not_of_modules
+from service.workloads import WorkloadName
 
 
 @fields_of(SampleCounts)
@@ -119,9 +121,20 @@ class AutoBody(TypedDict):
     batches: list[AutoBatch]
 
 
+class WorkloadBody(TypedDict):
+    """What requests of this instance are made of, and the studies that there are of it."""
+
+    name: WorkloadName
+    phases: list[Phase]
+    main: Phase
+    step: str
+    studies: list[str]
+
+
 class ModesAnswer(TypedDict):
     """Answer of GET /v1/modes; `engine.no_samples` is the reason where no mode has splits."""
 
+    workload: WorkloadBody
     modes: list[ModeBody]
     auto: AutoBody
     engine: dict[str, Any] | None
@@ -135,8 +148,16 @@ router = APIRouter()
 async def modes(request: Request) -> Response:
     """State, requested and effective form with the reason, warm-up, dispatch and kernel of a step, parity."""
     state = state_of(request)
-    client = state.client
+    client, workload = state.client, state.settings.workload
+    studies = [each for each in (*STUDY_BODIES, "probes") if workload.tokens or not not_of_modules(each)]
     answer: ModesAnswer = {
+        "workload": {
+            "name": workload.name,
+            "phases": list(workload.phases),
+            "main": workload.main,
+            "step": workload.step,
+            "studies": studies,
+        },
         "modes": [_mode_body(name, client.modes.get(name)) for name in client.configured],
         "auto": _auto_body(state.auto),
         "engine": None if client.engine is None else msgspec.to_builtins(client.engine),

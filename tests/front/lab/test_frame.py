@@ -106,20 +106,6 @@ def test_the_key_is_asked_for_once_and_kept_in_memory_alone(browser: Browser) ->
             opened.expected("401")
 
 
-def test_a_view_of_language_models_says_so_where_a_module_is_served(browser: Browser) -> None:
-    with running({"model": "ranker.py:build"}) as front, tab(browser, front.url) as opened:
-        front.await_ready()
-        for name in VIEWS:
-            opened.open(f"/lab/{name}", SETTLED)
-            said = "POST /v1/modes/{mode}/forward" in opened.text("main")
-            assert said == (name not in ("live", "runs")), name
-        opened.open("/", ".state.empty")
-        assert "the module ranker.py:build" in opened.text(".state.empty")
-        assert opened.violations() == []
-        opened.page.locator(".state.empty a[href='/lab/live']").click()
-        opened.page.wait_for_selector("[data-figure=engine]")
-
-
 def test_a_service_that_does_not_answer_is_an_error_with_a_way_on(browser: Browser, lab_url: str) -> None:
     with tab(browser, lab_url) as opened:
         opened.page.route("**/v1/modes", lambda route: route.abort())

@@ -136,7 +136,7 @@ def test_a_crossover_is_named_only_where_measured_values_show_it(page: Tab, give
 
 def test_the_parts_of_a_gpu_have_the_wait_in_place_of_kernels(page: Tab, front: Front) -> None:
     timings = front.generate().json()["timings"] | {"sync_wait_seconds": 0.25, "kernel_seconds": None}
-    parts = run(page, "parts/timebar", "return it.partsOf(given)", timings)
+    parts = run(page, "parts/timebar", "return it.partsOf(given, ['prefill', 'decode'])", timings)
     assert [part["name"] for part in parts] == ["queue", "dispatch", "sync wait", "other"]
     assert parts[2]["seconds"] == 0.25
     assert "until a request is profiled" in parts[2]["note"]

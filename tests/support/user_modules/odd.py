@@ -103,6 +103,37 @@ def build_recurrent() -> tuple[nn.Module, Inputs]:
     return Recurrent().eval(), inputs
 
 
+def build_allowed() -> tuple[nn.Module, Inputs]:
+    torch._dynamo.config.allow_rnn = True
+    return build_recurrent()
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.GRU(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x)[0]  # mixed breaks 2, and nothing of this function is compiled
+
+
+class Mixed(Linear):
+    """Between two recurrent layers is what can be compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(WIDTH, WIDTH)
+        self.gated, self.plain = Gated(), Linear()
+
+    def forward(self, x: Tensor) -> Any:
+        found = self.recurrent(x)[0]  # mixed breaks 1
+        return self.gated(self.plain(found))
+
+
+def build_mixed() -> tuple[nn.Module, Inputs]:
+    return Mixed().eval(), inputs
+
+
 class Dropping(Linear):
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout(self.inner(x), 0.5)

@@ -1,4 +1,4 @@
-// Dispatch against kernel of one decode step, by batch: measured here, until the lines cross.
+// Dispatch against kernel of one step, by batch: measured here, until the lines cross.
 
 import { html, useState } from "../vendor/htm-preact.js";
 import { LineChart } from "./chart.js";
@@ -9,63 +9,65 @@ import { useWork } from "./study.js";
 
 const RUNS = 3; // of each press, per batch
 
-/** `prompt`, `tokens` and `batch` are the view's; runs of other prompts or lengths are another measurement. */
-export function BatchCurve({ lab, prompt, batch, tokens }) {
+/** `request` is the view's; runs of another one are another measurement, but for its batch. */
+export function BatchCurve({ lab, request }) {
   const [runs, setRuns] = useState([]);
   const [work, run, cancel] = useWork();
   const [ready, batches] = [readyModes(lab.modes), batchSizes(lab.engine)];
   const mode = ready.includes(lab.query.curve) ? lab.query.curve : ready[0];
-  const same = runs.filter((one) => one.mode === mode && one.prompt === prompt && one.tokens === tokens);
+  const { step } = lab.workload;
+  const of = JSON.stringify({ mode, ...request.at(batches[0]) });
+  const same = runs.filter((one) => one.of === of);
   const measure = (sizes) =>
     run(async (signal) => {
       for (const size of sizes) {
         for (let number = 0; number < RUNS; number++) {
-          const found = await decodeStep(lab, { mode, prompt, tokens, batch: size, signal });
-          setRuns((before) => [...before, found]);
+          const found = await oneStep(lab, mode, request.at(size), signal);
+          setRuns((before) => [...before, { of, ...found }]);
         }
       }
     });
-  const possible = mode !== undefined && prompt !== "" && !work.running;
+  const possible = mode !== undefined && request.isWhole && !work.running;
   return html`<section aria-labelledby="curve">
-    <h2 id="curve">One decode step, by batch</h2>
+    <h2 id="curve">One ${step}, by batch</h2>
     <${Choice} label="Mode of the curve" options=${modeOptions(lab.modes)} value=${mode} disabled=${work.running}
       onChange=${(curve) => lab.changeQuery({ curve })} />
     <div class="row">
-      <button type="button" disabled=${!possible} onClick=${() => measure([batch])}>Measure batch ${batch}</button>
+      <button type="button" disabled=${!possible} onClick=${() => measure([request.values.batch])}>Measure batch ${request.values.batch}</button>
       <button type="button" disabled=${!possible} onClick=${() => measure(batches)}>Measure every batch</button>
       <button type="button" disabled=${runs.length === 0} onClick=${() => setRuns([])}>Forget all</button>
     </div>
     ${work.problem && html`<${Failed} problem=${work.problem} />`}
     ${work.running && html`<${Loading} what=${`${mode} runs, ${RUNS} times per batch`} onCancel=${cancel} />`}
-    ${same.length > 0 && html`<${Curve} points=${summary(same)} mode=${mode} batches=${batches} />`}
+    ${same.length > 0 && html`<${Curve} points=${summary(same)} mode=${mode} step=${step} batches=${batches} />`}
     ${same.length === 0 && !work.running && html`<${Empty}>
-      No step of ${mode} has been measured here with this prompt and length.
+      No step of ${mode} has been measured here with this request.
     <//>`}
     <${DataLink} data=${same.length > 0 ? same : null} name="dispatch-by-batch" />
   </section>`;
 }
 
-/** One generation's mean decode step: seconds per step, null where the device does not tell. */
-async function decodeStep(lab, { mode, prompt, tokens, batch, signal }) {
-  const body = { prompts: Array(batch).fill(prompt), max_new_tokens: tokens, ignore_eos: true };
-  const { timings } = await lab.post(`/v1/modes/${encodeURIComponent(mode)}/generate`, body, { signal });
-  const { steps, ...phase } = timings.decode;
+/** One request's mean step of the main phase: seconds per step, null where the device does not tell. */
+async function oneStep(lab, mode, values, signal) {
+  const { name: route, main, stepsOf } = lab.workload;
+  const { timings } = await lab.post(`/v1/modes/${encodeURIComponent(mode)}/${route}`, stepsOf(values), { signal });
+  const { steps, ...phase } = timings[main];
   const perStep = (name) => (phase[`${name}_seconds`] === null ? null : phase[`${name}_seconds`] / steps);
   const names = ["dispatch", "dispatch_low", "dispatch_high", "kernel", "wall"];
   const seconds = Object.fromEntries(names.map((each) => [`${each}_seconds`, perStep(each)]));
-  return { mode, prompt, tokens, batch, steps, ...seconds, sources: timings.sources };
+  return { mode, batch: values.batch, steps, ...seconds, sources: timings.sources };
 }
 
-function Curve({ points, mode, batches }) {
+function Curve({ points, mode, step, batches }) {
   const known = points.filter(({ dispatch, kernel }) => dispatch !== null && kernel !== null);
   const point = ({ batch }, { value, low, high }) => ({ x: batch, y: value * 1e3, low: scaled(low), high: scaled(high) });
   const series = ["dispatch", "kernel"].map((part) => {
     return { name: part, colour: partColour(part), points: known.map((each) => point(each, each[part])) };
   });
   return html`<p class="figure" data-crossing>${crossing(known, mode)}</p>
-    <${LineChart} series=${series} label=${`Dispatch and kernel of a decode step of ${mode}, by batch`}
-      xTitle="batch" yTitle="ms per step" xTicks=${batches} xScale="log" />
-    <${Table} caption=${`A decode step of ${mode}: means of the runs on this page`} columns=${COLUMNS} rows=${points}
+    ${known.length > 0 && html`<${LineChart} series=${series} label=${`Dispatch and kernel of one ${step} of ${mode}, by batch`}
+      xTitle="batch" yTitle=${`ms per ${step}`} xTicks=${batches} xScale="log" />`}
+    <${Table} caption=${`One ${step} of ${mode}: means of the runs on this page`} columns=${COLUMNS} rows=${points}
       identify=${({ batch }) => batch} />
     <p class="note">Bars and brackets are the interval of a sampled dispatch (docs/method.md), means over the runs;
       kernel, the rest of the step, has the same interval, turned round.</p>`;

@@ -158,7 +158,7 @@ function One({ lab, name, row: [label, { value, source }, format] }) {
     <p class="note">${note}</p>`;
 }
 
-// A budget's points, a decode step of each mode at each batch: as a table, as lines over batches, and its crossovers.
+// A budget's points, a step of each mode at each batch: as a table, as lines over batches, and its crossovers.
 
 const interval = (found) => html`<${Interval} ...${found} />`;
 
@@ -181,8 +181,8 @@ function shareOf({ device_bound_index: share, source, bound }) {
   return `${percent(share)}${source === "measured" ? `, ${bound}` : ""}`;
 }
 
-/** `finding`: of the study `budget`, with points. */
-export function Points({ finding }) {
+/** `finding`: of the study `budget`, with points; `step`: what a step is called here. */
+export function Points({ finding, step }) {
   const { points, crossovers, device, rounds } = finding;
   const against = {
     key: "speedup",
@@ -190,13 +190,13 @@ export function Points({ finding }) {
     numeric: true,
     show: ({ speedup }) => html`<${Interval} ...${speedup} unit="×" />`,
   };
-  const caption = `Per decode step on ${device}, ${rounds} interleaved rounds`;
+  const caption = `Per ${step} on ${device}, ${rounds} interleaved rounds`;
   return html`<${Table} caption=${caption} columns=${[...COLUMNS, against]} rows=${points} />
     ${crossovers.map((place) => html`<p key=${place.mode}>${place.mode}: ${crossoverText(place)}.</p>`)}`;
 }
 
 /** Dispatch and kernel of the budget's own mode, where more than one batch was measured. */
-export function ByBatch({ finding }) {
+export function ByBatch({ finding, step }) {
   const { mode } = finding.budget;
   const points = finding.points.filter((point) => point.mode === mode);
   if (points.length < 2) return null;
@@ -205,9 +205,9 @@ export function ByBatch({ finding }) {
   const line = (part) => points.map((point) => ({ x: point.batch_size, ...ends(point[`${part}_seconds`]) }));
   const parts = ["dispatch", "kernel"];
   const series = parts.map((part) => ({ name: part, colour: `var(--part-${part})`, points: line(part) }));
-  const label = `Dispatch and kernel of a decode step of ${mode}, by batch; the table has the numbers`;
+  const label = `Dispatch and kernel of one ${step} of ${mode}, by batch; the table has the numbers`;
   const batches = points.map(({ batch_size }) => batch_size);
-  return html`<${LineChart} series=${series} label=${label} xTitle="batch" yTitle="ms per step" xTicks=${batches}
+  return html`<${LineChart} series=${series} label=${label} xTitle="batch" yTitle=${`ms per ${step}`} xTicks=${batches}
     xScale="log" />`;
 }
 

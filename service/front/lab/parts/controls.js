@@ -26,18 +26,23 @@ export function Slider({ label, value, onInput, values, min = 0, max = 100, step
   </div>`;
 }
 
-/** One of `options` ([{value, label, note, disabled}] or texts), as radio buttons; `note` stands under the choice. */
-export function Choice({ label, options, value, onChange, disabled = false }) {
+/**
+ * One of `options` ([{value, label, note, disabled}] or texts), as radio buttons; `note` stands under the choice.
+ * `several`: any of them, as boxes to tick; `value` is then the list of those chosen, in the order of `options`.
+ */
+export function Choice({ label, options, value, onChange, disabled = false, several = false }) {
   const name = useId("choice");
   const given = options.map((option) => (typeof option === "object" ? option : { value: option }));
   const note = given.find((option) => option.value === value)?.note;
+  const isChosen = (one) => (several ? value.includes(one) : value === one);
+  const turned = (one) => given.map((option) => option.value).filter((each) => isChosen(each) !== (each === one));
   return html`<fieldset class="control choice" disabled=${disabled}>
     <legend>${label}</legend>
     <div class="options">
       ${given.map(
         (option) => html`<label key=${option.value}>
-          <input type="radio" name=${name} checked=${option.value === value} disabled=${option.disabled}
-            onChange=${() => onChange(option.value)} />
+          <input type=${several ? "checkbox" : "radio"} name=${name} checked=${isChosen(option.value)} disabled=${option.disabled}
+            onChange=${() => onChange(several ? turned(option.value) : option.value)} />
           <span>${option.label ?? option.value}</span>
         </label>`,
       )}
@@ -65,6 +70,17 @@ export function TextArea({ label, value, onInput, rows = 3 }) {
   </div>`;
 }
 
+/** A whole number from 0 on, as `text`; `isNumber` says whether it is one. */
+export function NumberInput({ label, text, isNumber, onInput }) {
+  const id = useId("number");
+  return html`<div class="control">
+    <label for=${id}>${label}</label>
+    <input type="text" inputmode="numeric" autocomplete="off" id=${id} value=${text} aria-invalid=${String(!isNumber)}
+      onInput=${(event) => onInput(event.target.value)} />
+    ${!isNumber && html`<p class="note" role="alert">Write a whole number from 0 on.</p>`}
+  </div>`;
+}
+
 // What the views of studies let one choose: which step of which mode. The choice stands in the address.
 
 /** The query's value under `name` if it is one of `values`, else `otherwise`. */
@@ -78,20 +94,29 @@ export function QueryChoice({ lab, name, label, options, value, disabled }) {
   return html`<${Choice} label=${label} options=${options} value=${value} disabled=${disabled} onChange=${change} />`;
 }
 
-export const PHASES = [
-  { value: "decode", label: "decode", note: "One token per sequence." },
-  { value: "prefill", label: "prefill", note: "One chunk of each prompt." },
-];
+const PHASE_NOTES = { decode: "One token per sequence.", prefill: "One chunk of each prompt." };
 
-// What several views take in: a prompt, the modes, batch sizes and lengths of this service.
+/** Mode, batch and phase of the step that a study is of, as the address chooses among those there are here. */
+export function stepOf(lab) {
+  const [ready, sizes, { phases, main }] = [readyModes(lab.modes), batchSizes(lab.engine), lab.workload];
+  return {
+    mode: chosen(lab, "mode", ready, ready[0]),
+    batch_size: chosen(lab, "batch", sizes, sizes[0]),
+    phase: chosen(lab, "phase", phases, main),
+  };
+}
 
-/** Python that the shipped model goes on with. */
-export const PROMPT = "def mean(values):\n";
+/** The controls of `stepOf`'s batch and of those `phases` of which there are several; a study has the first size. */
+export function StepChoice({ lab, phases = lab.workload.phases }) {
+  const { batch_size, phase } = stepOf(lab);
+  const [first, ...others] = lab.engine?.input_sizes ?? [];
+  const options = [...phases].reverse().map((each) => ({ value: each, note: PHASE_NOTES[each] }));
+  return html`<${QueryChoice} lab=${lab} name="batch" label="Batch" options=${batchSizes(lab.engine)} value=${batch_size} />
+    ${options.length > 1 && html`<${QueryChoice} lab=${lab} name="phase" label="Phase" options=${options} value=${phase} />`}
+    ${others.length > 0 && html`<p class="note">On inputs of the module's first size, ${first}.</p>`}`;
+}
 
-const LENGTHS = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
-
-/** Lengths that leave half of the context to the prompt. */
-export const lengths = (engine) => LENGTHS.filter((length) => length <= (engine?.context ?? 64) / 2);
+// What several views choose among: the modes and batch sizes of this service.
 
 /** The batch sizes that are not padded to a larger one. */
 export const batchSizes = (engine) => engine?.batch_buckets ?? [1];

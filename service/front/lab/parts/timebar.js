@@ -49,14 +49,14 @@ function Part({ name, seconds, note, total, colour = partColour(name) }) {
 
 /**
  * The parts that add up to the total of an answer's `timings`. On a CPU kernels are a part of their own; on CUDA they
- * run beside the host, which waits for them.
+ * run beside the host, which waits for them. `phases`: the names of those that it has.
  */
-export function partsOf(timings) {
+export function partsOf(timings, phases) {
   const onHost = timings.sync_wait_seconds === null;
   const beside = onHost
     ? { name: "kernel", seconds: timings.kernel_seconds, note: timings.sources.kernel }
     : { name: "sync wait", seconds: timings.sync_wait_seconds, note: besideNote(timings) };
-  const dispatch = { name: "dispatch", seconds: timings.dispatch_seconds, note: dispatchNote(timings) };
+  const dispatch = { name: "dispatch", seconds: timings.dispatch_seconds, note: dispatchNote(timings, phases) };
   const unknown = [dispatch, beside].filter(({ seconds }) => seconds === null).map(({ name }) => name);
   const note = unknown.length ? `${unknown.join(" and ")} in it: not measured here` : "";
   const other = { name: "other", seconds: timings.other_seconds, note };
@@ -65,9 +65,10 @@ export function partsOf(timings) {
   return [{ name: "queue", seconds: timings.queue_seconds }, dispatch, beside, ...stalls, other];
 }
 
-function dispatchNote({ sources, prefill, decode }) {
-  if (sources.dispatch !== "sampled") return sources.dispatch;
-  const sum = (end) => [prefill, decode].reduce((seconds, phase) => seconds + (phase[`dispatch_${end}_seconds`] ?? 0), 0);
+function dispatchNote(timings, phases) {
+  const { dispatch } = timings.sources;
+  if (dispatch !== "sampled") return dispatch;
+  const sum = (end) => phases.reduce((seconds, phase) => seconds + (timings[phase][`dispatch_${end}_seconds`] ?? 0), 0);
   return `sampled, ${duration(sum("low"))} to ${duration(sum("high"))}`;
 }
 
@@ -75,8 +76,8 @@ const SIDES = ["kernel", "host", "system", "unclassified"];
 const WHOSE = { request: "its own steps", traffic: "the newest steps like its own" };
 
 /** What the split of an answer's `timings` rests on, by phase; nothing where it has no samples. */
-export function samplesOf(timings) {
-  const sampled = ["prefill", "decode"].filter((phase) => timings[phase].samples_of);
+function samplesOf(timings, phases) {
+  const sampled = phases.filter((phase) => timings[phase].samples_of);
   return sampled.map((name) => {
     const phase = timings[name];
     const counts = SIDES.map((side) => `${whole(phase[`${side}_samples`])} ${side}`);
@@ -87,4 +88,20 @@ export function samplesOf(timings) {
 function besideNote({ kernel_seconds, sources }) {
   if (kernel_seconds === null) return "kernels ran beside the host, for an unknown time until a request is profiled";
   return `kernels ran for ${duration(kernel_seconds)} beside the host (${sources.kernel})`;
+}
+
+/** The time of a request's `answer`, its parts and the mode that it ran in; `children`: what else it says. */
+export function Measured({ lab, answer, children }) {
+  const { mode, device, model, timings } = answer;
+  const unsplit = timings.dispatch_seconds === null && lab.engine?.no_samples;
+  return html`<h2 class="figure" data-total=${timings.total_seconds}>${duration(timings.total_seconds)}</h2>
+    <${TimeBar} label="Where the time went" parts=${partsOf(timings, lab.workload.phases)} total=${timings.total_seconds} />
+    ${children}
+    ${samplesOf(timings, lab.workload.phases).map((text) => html`<p class="note" key=${text}>${text}</p>`)}
+    ${unsplit && html`<p class="note">Dispatch and kernel cannot be told apart: ${unsplit}.</p>`}
+    <p data-effective=${mode.effective}>${model} ran in <b>${mode.effective}</b> on ${device}, ${whyOf(mode)}.</p>`;
+}
+
+function whyOf({ requested, effective, reason }) {
+  return `${effective === requested ? "as requested" : `not in ${requested}`}${reason ? `: ${reason}` : ""}`;
 }

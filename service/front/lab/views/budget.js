@@ -4,12 +4,13 @@ import { html } from "../vendor/htm-preact.js";
 import {
   ByBatch, HELP, Points, Sliders, WhatIf, asMeasured, boundsWithin, budgetOf, quantities, shareWithin,
 } from "../parts/budget.js";
-import { DataLink, QueryChoice, Question, batchSizes, chosen, modeOptions, readyModes } from "../parts/controls.js";
+import { DataLink, QueryChoice, Question, StepChoice, batchSizes, chosen, modeOptions, readyModes } from "../parts/controls.js";
 import { duration, percent, significant } from "../parts/numbers.js";
 import { StudyRun, useStudy } from "../parts/study.js";
 
 export const name = "budget";
 export const title = "Budget";
+export const needs = ["budget"];
 export const sentence =
   "Operators per step times microseconds per operator, against kernels, from this machine's own values: the kernel" +
   " share of the step, and what compiling or a graph would buy.";
@@ -48,7 +49,7 @@ export function View({ lab }) {
   return html`<div class="columns">
       <section class="card" aria-label="Which step">
         ${choice("mode", "Budget of a step in", modeOptions(issuing), mode)}
-        ${choice("batch", "Batch", batchSizes(lab.engine), batch)}
+        <${StepChoice} lab=${lab} phases=${[lab.workload.main]} />
         ${choice("modes", "Beside it, modes", MODES, modes)} ${choice("batches", "At batches", BATCHES, batches)}
         ${study.kept && html`<${Sliders} lab=${lab} budget=${study.kept.finding.budget} />`}
       </section>
@@ -56,7 +57,7 @@ export function View({ lab }) {
         ${(finding) => html`<${Verdict} lab=${lab} finding=${finding} />`}
       <//>
     </div>
-    ${study.kept && html`<${Found} finding=${study.kept.finding} />`}`;
+    ${study.kept && html`<${Found} finding=${study.kept.finding} step=${lab.workload.step} />`}`;
 }
 
 /** The measured step of the budget; undefined with a slider moved, as that is another step. */
@@ -98,10 +99,10 @@ function Bound({ share, bound, point }) {
     </p>`;
 }
 
-function Found({ finding }) {
+function Found({ finding, step }) {
   return html`<${Formulas} />
-    ${finding.points.length > 0 && html`<${Points} finding=${finding} />`}
-    <${ByBatch} finding=${finding} />
+    ${finding.points.length > 0 && html`<${Points} finding=${finding} step=${step} />`}
+    <${ByBatch} finding=${finding} step=${step} />
     ${finding.notes.map((note) => html`<p class="note">${note}</p>`)}
     <${Question}
       ask="How few operators would this step have to issue until its kernels take as long as its dispatch?"

@@ -1,9 +1,7 @@
 // Dispatcher: one operator's way from Python to its kernel, and a whole step of such calls.
 
 import { html, useState } from "../vendor/htm-preact.js";
-import {
-  DataLink, Empty, PHASES, QueryChoice, Question, Table, batchSizes, chosen, modeOptions, readyModes,
-} from "../parts/controls.js";
+import { DataLink, Empty, QueryChoice, Question, StepChoice, Table, modeOptions, stepOf } from "../parts/controls.js";
 import {
   CALLS, Keys, SLICE_COLUMNS, Scrubber, StepList, Switches, agreementText, autogradShare, micros, sameRun,
   switchesOf, useRuns,
@@ -14,6 +12,7 @@ import { StudyRun, useStudy } from "../parts/study.js";
 export { CALLS };
 export const name = "dispatcher";
 export const title = "Dispatcher";
+export const needs = ["operator", "operators"];
 export const sentence =
   "One operator's way through Python, binding, autocast, autograd and the backend to its kernel, each slice with its" +
   " measured time; then every call of a whole step.";
@@ -81,16 +80,11 @@ function answer(found) {
 
 function WholeStep({ lab }) {
   const study = useStudy(lab, "operators", "step");
-  const [ready, sizes] = [readyModes(lab.modes), batchSizes(lab.engine)];
-  const mode = chosen(lab, "mode", ready, ready[0]);
-  const batch = chosen(lab, "batch", sizes, sizes[0]);
-  const phase = chosen(lab, "phase", ["decode", "prefill"], "decode");
-  const body = { mode, batch_size: batch, phase };
+  const body = stepOf(lab);
   return html`<h2>A whole step</h2>
     <section class="card" aria-label="Which step">
-      <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab.modes)} value=${mode} />
-      <${QueryChoice} lab=${lab} name="batch" label="Batch" options=${sizes} value=${batch} />
-      <${QueryChoice} lab=${lab} name="phase" label="Phase" options=${PHASES} value=${phase} />
+      <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab.modes)} value=${body.mode} />
+      <${StepChoice} lab=${lab} />
       <${StudyRun} study=${study} body=${body} label="List the step"
         empty="No step has been listed yet: list one; it takes some seconds.">
         ${(finding) => html`<${StepList} finding=${finding} />`}

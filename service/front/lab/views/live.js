@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "../vendor/htm-preact.js";
 import { LineChart } from "../parts/chart.js";
-import { DataLink, Failed, Loading, Table, colourIn } from "../parts/controls.js";
+import { DataLink, Failed, Loading, Table, batchSizes, colourIn } from "../parts/controls.js";
 import { duration, percent, significant, whole } from "../parts/numbers.js";
 import { increase, parseMetrics, quantile, select, total } from "../parts/prometheus.js";
 
@@ -16,16 +16,15 @@ export function View({ lab }) {
   const [{ scrapes, problem }, again] = useScrapes(lab);
   if (problem) return html`<${Failed} problem=${problem} onRetry=${again} />`;
   if (scrapes.length === 0) return html`<${Loading} what="reading the metrics" />`;
-  const rows = rowsOf(scrapes, lab.modes);
-  return html`<${Figures} ...${now(scrapes)} />
+  const [rows, figures] = [rowsOf(scrapes, lab), now(scrapes, lab.workload.rate)];
+  return html`<${Figures} ...${figures} rate=${lab.workload.rate} />
     <${Rates} scrapes=${scrapes} lab=${lab} />
     <${Table} caption=${`By mode; rates and quantiles over the last ${WINDOW_SECONDS} s`} columns=${columnsFor(lab)} rows=${rows}
       identify=${({ mode }) => mode} />
     <p class="note">Quantiles are those of the histogram's buckets, linear within a bucket, as PromQL's
-      histogram_quantile; a dash is what was not measured in this time. The kernel share is that of a step's
-      newest samples (of a language model a decode step's), on a GPU of the newest request; headroom: how much faster the step would be without its dispatch.
-      The page reads nothing while it is hidden. The lab's own requests are counted too.</p>
-    <${DataLink} data=${{ window_seconds: WINDOW_SECONDS, now: now(scrapes), modes: rows }} name="live" />`;
+      histogram_quantile; a dash is what was not measured in this time. The kernel share is that of the newest samples
+      of a ${lab.workload.step}, on a GPU of the newest request; headroom: how much faster it would be without its dispatch. The page reads nothing while it is hidden. The lab's own requests are counted too.</p>
+    <${DataLink} data=${{ window_seconds: WINDOW_SECONDS, now: figures, modes: rows }} name="live" />`;
 }
 
 /** `[{scrapes: [{at, samples}], problem}, again]`: the scrapes of the time shown, oldest first. */
@@ -58,13 +57,13 @@ function useScrapes(lab) {
 
 const kept = (scrapes, newest) => [...scrapes.filter(({ at }) => newest.at - at <= CURVE_SECONDS), newest];
 
-function Figures({ engine_up, requests_per_second, in_progress, queue_depth, tokens_per_second, refused }) {
+function Figures({ rate, engine_up, requests_per_second, in_progress, queue_depth, throughput_per_second, refused }) {
   const figures = {
     engine: engine_up === 1 ? "up" : "down",
     "requests per second": rateText(requests_per_second),
     "in progress": countText(in_progress),
     waiting: countText(queue_depth),
-    "tokens per second": rateText(tokens_per_second),
+    [rate.title]: rateText(throughput_per_second),
     "refused since the start": countText(refused),
   };
   return html`<div class="cards figures">
@@ -97,6 +96,7 @@ const columnsFor = (lab) => [
   { key: "p95_seconds", title: "p95", numeric: true, show: (row) => duration(row.p95_seconds) },
   { key: "in_progress", title: "in progress", numeric: true, show: (row) => countText(row.in_progress) },
   { key: "requests", title: "requests", numeric: true, show: (row) => countText(row.requests) },
+  { key: "step", title: `one ${lab.workload.step}, by batch`, show: ({ step_seconds }) => byBatch(step_seconds, duration) },
   { key: "share", title: "kernel share, by batch", show: ({ kernel_share }) => sharesText(kernel_share, lab.engine) },
 ];
 
@@ -107,8 +107,12 @@ const countText = (value) => (value === null ? null : whole(value));
 
 function sharesText(shares, engine) {
   const headroom = (share) => (engine?.device === "cpu" && share > 0 ? `, headroom ${significant(1 / share)}×` : "");
-  const texts = Object.entries(shares).map(([batch, share]) => `${batch}: ${percent(share)}${headroom(share)}`);
-  return texts.length === 0 ? null : texts.join(" · ");
+  return byBatch(shares, (share) => `${percent(share)}${headroom(share)}`);
+}
+
+function byBatch(values, format) {
+  const lines = Object.entries(values).map(([batch, value]) => html`<div key=${batch}>${batch}: ${format(value)}</div>`);
+  return lines.length === 0 ? null : lines;
 }
 
 // What two or more scrapes of /metrics say of the present: rates, quantiles, states.
@@ -130,22 +134,22 @@ function rate(from, to, name, labels) {
 }
 
 /** The service as a whole; null is what is not known, as a rate by a single scrape. */
-function now(scrapes) {
+function now(scrapes, { metric, labels }) {
   const [from, to] = ends(scrapes);
   return {
     engine_up: total(to.samples, "engine_up"),
     requests_per_second: rate(from, to, "requests_total"),
     in_progress: total(to.samples, "requests_in_progress"),
     queue_depth: total(to.samples, "queue_depth"),
-    tokens_per_second: rate(from, to, "tokens_total", { kind: "generated" }),
+    throughput_per_second: rate(from, to, metric, labels),
     refused: total(to.samples, "requests_rejected_total"),
   };
 }
 
 /** One row per mode of GET /v1/modes. */
-function rowsOf(scrapes, modes) {
+function rowsOf(scrapes, lab) {
   const [from, to] = ends(scrapes);
-  return modes.map(({ mode, state }) => {
+  return lab.modes.map(({ mode, state }) => {
     const of = (q) => quantile(q, from.samples, to.samples, "request_duration_seconds", { mode });
     const shares = select(to.samples, "device_bound_index", { mode }).map(({ labels, value }) => [labels.batch, value]);
     return {
@@ -156,9 +160,21 @@ function rowsOf(scrapes, modes) {
       p95_seconds: of(0.95),
       in_progress: total(to.samples, "requests_in_progress", { mode }),
       requests: total(to.samples, "requests_total", { mode }),
+      step_seconds: stepSeconds(from.samples, to.samples, mode, lab),
       kernel_share: Object.fromEntries(shares),
     };
   });
+}
+
+/** The mean of the steps of the main phase in this time, by batch. On CUDA, where calls overlap, from call to call. */
+function stepSeconds(before, after, mode, { engine, workload }) {
+  const name = `step_batch_${engine?.device === "cuda" ? "period" : "wall"}_seconds`;
+  const means = batchSizes(engine).flatMap((size) => {
+    const labels = { mode, phase: workload.main, batch: String(size) };
+    const [seconds, count] = ["sum", "count"].map((kind) => increase(before, after, `${name}_${kind}`, labels));
+    return count > 0 ? [[size, seconds / count]] : [];
+  });
+  return Object.fromEntries(means);
 }
 
 /** The rate of `mode` between each two scrapes: [{at, rate}]. */

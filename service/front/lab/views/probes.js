@@ -7,6 +7,7 @@ import { useLoaded, useWork } from "../parts/study.js";
 
 export const name = "probes";
 export const title = "Probes";
+export const needs = ["probes"];
 export const sentence =
   "One pitfall at a time, live: the step without and with the fault, the counter that it moves, the line to blame and" +
   " the cure.";

@@ -1,15 +1,14 @@
 // Tape: what autograd records of a computation and keeps for a backward pass; with grad mode off, nothing.
 
 import { html } from "../vendor/htm-preact.js";
-import {
-  DataLink, PHASES, QueryChoice, Question, batchSizes, chosen, modeOptions, readyModes,
-} from "../parts/controls.js";
+import { DataLink, QueryChoice, Question, StepChoice, chosen, modeOptions, stepOf } from "../parts/controls.js";
 import { bytes } from "../parts/numbers.js";
 import { StudyRun, useStudy } from "../parts/study.js";
 import { Backward, Forward, Steps, TapeDrawing } from "../parts/tape.js";
 
 export const name = "tape";
 export const title = "Tape";
+export const needs = ["tape"];
 export const sentence =
   "What autograd records while a computation runs forward, and which tensors it keeps for the way back; with grad mode" +
   " off it is empty, and that is the point.";
@@ -36,21 +35,18 @@ const valuesOf = (options) => options.map(({ value }) => value);
 
 export function View({ lab }) {
   const study = useStudy(lab, "tape");
-  const [ready, sizes] = [readyModes(lab.modes), batchSizes(lab.engine)];
   const expression = chosen(lab, "expression", valuesOf(EXPRESSIONS), "linear-relu-sum");
-  const batch = chosen(lab, "batch", sizes, sizes[0]);
-  const phase = chosen(lab, "phase", ["decode", "prefill"], "decode");
-  const mode = chosen(lab, "mode", ready, ready[0]);
+  const step = stepOf(lab);
   const ofModel = expression === "block" || expression === "step";
   const choice = (key, label, options, value) =>
     html`<${QueryChoice} lab=${lab} name=${key} label=${label} options=${options} value=${value} />`;
   return html`<div class="columns">
       <section class="card" aria-label="Which computation">
         ${choice("expression", "Computation", EXPRESSIONS, expression)}
-        ${ofModel && choice("phase", "Phase", PHASES, phase)} ${ofModel && choice("batch", "Batch", sizes, batch)}
-        ${choice("mode", "Beside it, a step of the model in", modeOptions(lab.modes), mode)}
+        ${ofModel && html`<${StepChoice} lab=${lab} />`}
+        ${choice("mode", "Beside it, a step of the model in", modeOptions(lab.modes), step.mode)}
       </section>
-      <${StudyRun} study=${study} body=${{ expression, batch_size: batch, phase, mode }} label="Record the tape"
+      <${StudyRun} study=${study} body=${{ expression, ...step }} label="Record the tape"
         empty="No tape has been recorded yet: record one; it takes a moment.">
         ${(finding) => html`<${Figures} lab=${lab} finding=${finding} />`}
       <//>

@@ -1,15 +1,14 @@
 // Timeline: one step of two modes, host and device, on one axis.
 
 import { html } from "../vendor/htm-preact.js";
-import {
-  DataLink, PHASES, QueryChoice, Question, batchSizes, chosen, modeOptions, readyModes,
-} from "../parts/controls.js";
+import { DataLink, QueryChoice, Question, StepChoice, chosen, modeOptions, readyModes, stepOf } from "../parts/controls.js";
 import { Interval, percent } from "../parts/numbers.js";
 import { StudyRun, useStudy } from "../parts/study.js";
 import { Speedup, Summary, Tax, Tracks } from "../parts/timeline.js";
 
 export const name = "timeline";
 export const title = "Timeline";
+export const needs = ["timeline"];
 export const sentence =
   "One step of two modes on one time axis: what the host issues, what runs on the device, and which share of the step" +
   " was no kernel: the tax.";
@@ -18,20 +17,16 @@ const EMPTY = "No step has been drawn yet: draw one; it takes a few seconds, mor
 
 export function View({ lab }) {
   const study = useStudy(lab, "timeline");
-  const [ready, sizes] = [readyModes(lab.modes), batchSizes(lab.engine)];
-  const mode = chosen(lab, "mode", ready, ready[0]);
-  const others = lab.modes.filter((each) => each.mode !== mode);
+  const step = stepOf(lab);
+  const others = lab.modes.filter((each) => each.mode !== step.mode);
   const names = readyModes(others);
   const against = chosen(lab, "against", names, names.includes("compiled") ? "compiled" : names.at(-1));
-  const batch = chosen(lab, "batch", sizes, sizes[0]);
-  const phase = chosen(lab, "phase", ["decode", "prefill"], "decode");
-  const body = { mode, against: against ?? null, batch_size: batch, phase };
+  const body = { ...step, against: against ?? null };
   return html`<div class="columns">
       <section class="card" aria-label="Which steps">
-        <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab.modes)} value=${mode} />
+        <${QueryChoice} lab=${lab} name="mode" label="Mode" options=${modeOptions(lab.modes)} value=${step.mode} />
         <${QueryChoice} lab=${lab} name="against" label="Against" options=${modeOptions(others)} value=${against} />
-        <${QueryChoice} lab=${lab} name="batch" label="Batch" options=${sizes} value=${batch} />
-        <${QueryChoice} lab=${lab} name="phase" label="Phase" options=${PHASES} value=${phase} />
+        <${StepChoice} lab=${lab} />
       </section>
       <${StudyRun} study=${study} body=${body} label="Draw both steps" empty=${EMPTY}>
         ${(finding) => html`<${Figures} finding=${finding} />`}
