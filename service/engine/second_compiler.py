@@ -101,7 +101,7 @@ class SecondCompiler:
 
     def close(self) -> None:
         """End it, whatever it is doing: nothing is left for it to compile."""
-        if not self._lines.closed:
+        if self._process.poll() is None:
             self._told = True  # how it ends is then our doing
             self._process.terminate()
         self._process.wait()
