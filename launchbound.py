@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -58,6 +57,8 @@ app = CommandLine(
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"launchbound {version('launchbound')}")
         raise typer.Exit
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
-from importlib.metadata import version
 from itertools import count
 from time import monotonic, sleep
 from typing import Any
@@ -57,6 +56,8 @@ def expected_device(requested: str) -> str:
     """'cuda' or 'cpu': what `requested` will be in an engine here, without importing torch."""
     if requested != "auto":
         return requested.partition(":")[0]
+    from importlib.metadata import version  # takes a tenth of what `--help` does
+
     try:
         if "+cpu" in version("torch"):
             return "cpu"

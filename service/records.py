@@ -1,5 +1,5 @@
 """Every struct that crosses a process border, a socket or a file, defined once; those of a module's calls are
-in `forward_records`. No torch and no HTTP.
+in `forward_records`, those of a start in `start_records`. No torch and no HTTP.
 
 Instants (`*_ns`) are `time.perf_counter_ns()`: on Linux that is CLOCK_MONOTONIC, one clock for all processes
 of the machine, so instants of two processes can be subtracted. Durations are in seconds.
@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from service.forward_records import BatchPlace, ForwardWork
+from service.start_records import StartTimes
 
 METHOD = 5
 """Raised with an entry under *Method* in CHANGELOG.md after which values are no longer comparable."""
@@ -381,6 +382,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
     no_device_times: str | None = None
     batching: Batching = "off"
     warm: bool = False
+    start: StartTimes | None = None
 
 
 OutcomeKind = Literal["ok", "error", "cancelled", "timeout", "oom"]

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 LEAVES = {
     "service.forward_records",
+    "service.start_records",
     "service.modes",
     "service.machine",
     "service.frames",
@@ -37,7 +38,7 @@ OF_LOADTESTS = {
 
 ALLOWED: dict[str, set[str]] = {
     **{name: set[str]() for name in sorted(LEAVES)},
-    "service.records": {"service.forward_records"},
+    "service.records": {"service.forward_records", "service.start_records"},
     "service.workloads": {"service.records"},
     "service.front": {"models.naming", *SHARED},
     "service.ray_cluster": set(),
@@ -91,6 +92,12 @@ ALLOWED: dict[str, set[str]] = {
         *OF_LOADTESTS,
     },
     "loadtests.fleet": {"loadtests.plan", "loadtests.run", "models.config", *OF_LOADTESTS},
+    "loadtests.startup": {
+        "loadtests.report",
+        "loadtests.run",
+        "service.start_records",
+        "service.statistics",
+    },
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.modes"},
     "dashboards": set(),
 }

@@ -111,7 +111,7 @@ def test_without_a_driver_or_a_gpu_a_sentence_says_so(
 def test_what_an_engine_will_run_on_decides_which_modes_a_sweep_adds(
     monkeypatch: pytest.MonkeyPatch, requested: str, torch: str, gpus: int, expected: str
 ) -> None:
-    monkeypatch.setattr(nvml, "version", lambda _: torch)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: torch)
     monkeypatch.setattr(fake_nvml, "nvmlDeviceGetCount", lambda: gpus)
     assert nvml.expected_device(requested) == expected
     added = {"cpu": ["aot-inductor"], "cuda": ["compiled-captured"]}[expected]

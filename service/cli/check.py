@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -51,6 +50,8 @@ def parity(
         bad_input(error)
     passed = all(one.parity is not None and one.parity.passed for one in statuses)
     if as_json:
+        import msgspec
+
         print_result({"passed": passed, "modes": msgspec.to_builtins(statuses)})
     raise typer.Exit(0 if passed else EXIT_FAILED)
 

@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
-from pydantic import ValidationError
 
 from models.naming import ModuleError, find_source, is_called, names_module
 
@@ -23,7 +22,7 @@ EXIT_INTERRUPTED = 130
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a check or gate failed; 2 bad input; 3 undecided (compare); 4 a full disk, "
     "whose message says how to go on, or another fault of the machine; 130 Ctrl-C, SIGTERM or SIGHUP "
-    "interrupted sweep, run, fleet, peers, generate or selftest: what is measured is kept."
+    "interrupted sweep, run, fleet, peers, startup, generate or selftest: what is measured is kept."
 )
 
 
@@ -51,6 +50,8 @@ def settings_from(on_nodes: bool = False, /, **options: Any) -> Any:  # noqa: AN
     """Settings of the environment with `options` over them; unknown or wrong ones end the program, as does a
     module of the user's that is not there. `on_nodes`: other machines load it, and may have it.
     """
+    from pydantic import ValidationError
+
     from service.front.settings import Settings
 
     try:

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -187,6 +186,8 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the JSON document.")] = False,
 ) -> None:
     """Compare two builds cell by cell. Exit codes: 0 not slower, 1 slower, 2 bad input, 3 undecided."""
+    import msgspec
+
     with report_extra_needed():
         from loadtests.compare.builds import compare_builds, document, print_comparison
         from loadtests.compare.builds import markdown as as_markdown

@@ -1,8 +1,7 @@
-"""The commands that serve: `serve`, `stack` and `generate`."""
+"""The commands that start a service: `serve`, `stack`, `startup` and `generate`."""
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import signal
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from service.cli.options import (
     EXIT_BAD_INPUT,
@@ -29,6 +29,7 @@ from service.cli.options import (
     flags,
     installing,
     print_result,
+    report_extra_needed,
     settings_from,
 )
 
@@ -111,6 +112,8 @@ def serve_on_ray(
     0 after a signal, or where another command has taken over; 2 where the settings cannot be used, with the
     reason in the log; 1 where the cluster ended. `engine_command` replaces the command line of the engines.
     """
+    import logging
+
     from service.ray_cluster import ClusterError, connected, environment
 
     log = logging.getLogger("launchbound.replicas")
@@ -191,6 +194,57 @@ def stack(
     except (LaunchError, PrometheusError) as error:
         bad_input(error)
     raise typer.Exit(code)
+
+
+@app.command(epilog="Example: launchbound startup --cold 1 --warm 3 --modes inference_mode,compiled")
+def startup(
+    cold: Annotated[int, typer.Option(min=1, help="Starts with an empty cache.")] = 5,
+    warm: Annotated[int, typer.Option(min=0, help="Starts with what a cold one compiled.")] = 5,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    modes: Modes = None,
+    batch_sizes: BatchSizes = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; default results/<UTC>-<commit>-startup.")] = None,
+    _json: Json = False,
+) -> None:
+    """Start a service again and again, and show where the seconds until it is ready go.
+
+    Cold and warm starts alternate; each has new processes, and their caches are their own. Exit codes: 0
+    measured, 1 a mode failed, 2 bad input, 130 interrupted.
+    """
+    served = {"model": model, "device": device, "dtype": dtype, "modes": modes, "batch_sizes": batch_sizes}
+    settings = settings_from(**served)
+    with report_extra_needed():
+        from loadtests.report.page import print_table
+        from loadtests.startup import PAGE_FILE, as_json, run_starts, table
+    from loadtests.run.folder import commit_name, results_path
+    from loadtests.run.target import ModeFailed, Target, TargetError, Unreachable
+    from service.front.launch import LaunchError, launched
+
+    folder, cache = out or results_path(commit_name(), "startup"), settings.cache_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = folder / "service.log"
+
+    @contextmanager
+    def launch(filled: Path) -> Iterator[Target]:
+        own = {"LAUNCHBOUND_CACHE_FOLDER": str(filled)}
+        with launched(flags(served), log, own, lost=(Unreachable,)) as url:
+            yield Target(url, os.environ.get("LAUNCHBOUND_API_KEY"))
+
+    counts: dict[Literal["cold", "warm"], int] = {"cold": cold, "warm": warm}
+    try:
+        with ended_in_order():
+            starts = run_starts(launch, counts, settings.modes, cache, folder, typer.echo)
+    except ModeFailed as error:
+        typer.echo(f"launchbound: {error} (log: {log})", err=True)
+        raise typer.Exit(EXIT_FAILED) from None
+    except (LaunchError, TargetError) as error:
+        bad_input(f"{error} (log: {log})")
+    print_table(table(starts), Console())
+    typer.echo(f"page: {folder / PAGE_FILE}")
+    print_result({"path": str(folder), **as_json(starts)})
 
 
 @app.command(epilog='Example: launchbound generate "def mean(values):" --mode compiled')

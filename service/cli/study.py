@@ -8,14 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import msgspec
 import typer
 from rich.console import Console
 
 from service.cli.options import Device, Dtype, Model, bad_input, settings_from
-from service.records import Phase
 from service.study_names import OPERATOR_CALLS, ProbeName, not_of_modules
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ def anatomy(
     mode: Annotated[str | None, typer.Option(help="The mode to examine.")] = None,
     batch_size: BatchSize = None,
     phase: Annotated[
-        Phase | None,
+        Literal["prefill", "decode", "forward"] | None,
         typer.Option(help="The step to examine; default decode, of a module forward."),
     ] = None,
     layers: Annotated[bool, typer.Option("--layers", help="What each layer of PyTorch takes.")] = False,
@@ -113,6 +111,8 @@ def _study(
     name: str, arguments: dict[str, Any], more: Sequence[str] | None, as_json: bool, served: dict[str, Any]
 ) -> None:
     """Run the study `name` with those of `arguments` that are not None, and print its finding."""
+    import msgspec
+
     settings = settings_from(**served)
     if not settings.workload.tokens and (why := not_of_modules(name)):
         bad_input(why)

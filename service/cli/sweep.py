@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -97,6 +96,8 @@ def sweep(
         own = describe(plans[0].plan, plans[0].document.model)
         typer.echo(describe_series([one.document for one in plans]) if several else own)
         if as_json:
+            import msgspec
+
             print_result({"plans": [msgspec.to_builtins(one.document) for one in plans]})
         return
     if url and served:
@@ -141,6 +142,8 @@ def chosen_plans(
     and in one of the sweep's own, on `own_device` ('cpu' or 'cuda'), those too that are worth the time.
     Raises PlanError where it cannot be run, and ValueError where an option cannot be read.
     """
+    import msgspec
+
     from loadtests.plan.plan_file import plan_of, read_plan_file
     from loadtests.plan.presets import overridden, preset_documents
     from service.modes import default_modes, swept_modes

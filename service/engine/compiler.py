@@ -27,6 +27,7 @@ from torch._inductor.exc import InvalidCxxCompiler
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from models.user_code import place_of
+from service.engine.start_times import START
 from service.measure.compiled_library import BuildError, compiled_library
 from service.modes import Effect
 from service.step.callables import PACKAGES_MADE
@@ -86,7 +87,11 @@ def read_compile_counts() -> CompileCounts:
 
 def load_compiler(device: torch.device) -> None:
     """Compile something trivial: the compiler's start takes seconds and belongs to no mode."""
-    _count_wrappers()
+    with START.phase("import"):
+        import torch._inductor.compile_fx
+
+        _count_wrappers()
+    START.follow_compiler()
     torch.compile(lambda x: x + 1)(torch.zeros(1, device=device))
 
 

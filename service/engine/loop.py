@@ -25,6 +25,7 @@ from service.engine.outcome import StepEstimates, build_outcome, timings
 from service.engine.parts import build_parts
 from service.engine.profiler import DeviceMeasurements, RequestProfiler
 from service.engine.second_compiler import second_compiler
+from service.engine.start_times import START
 from service.engine.warmup import Warmup
 from service.machine import pin
 from service.records import Doing, EngineSettings, Job
@@ -61,8 +62,9 @@ def run_engine(settings: EngineSettings, inbox: Inbox | LocalInbox) -> int:
     try:
         if settings.discard_compiled:
             discard(code_of(settings.cache_folder, settings.model))
-        prepare_process(settings.cache_folder, settings.model)
-        engine = Engine(settings, inbox, retries_cache=True)
+        with START.phase("weights"):
+            prepare_process(settings.cache_folder, settings.model)
+            engine = Engine(settings, inbox, retries_cache=True)
     except ValueError as error:
         return _refuse(error)
     try:
@@ -122,14 +124,15 @@ class Engine:
         """Serve until a Stop arrives; modes become ready one after another meanwhile."""
         self._inbox.send(self._status)
         warmup = self.parts.warmup
-        start = chain(warmup.run(), self._settle())
+        start = chain(warmup.run(), self._measuring())
         for _ in announced(start, warmup, self._inbox):
-            self._busy_until_ns = perf_counter_ns()
-            self._device.follow()
-            self._inbox.receive()
-            self._serve_waiting()
-            self.parts.shares.rest()
-            self._wait_while_paused()
+            with START.phase("rest"):
+                self._busy_until_ns = perf_counter_ns()
+                self._device.follow()
+                self._inbox.receive()
+                self._serve_waiting()
+                self.parts.shares.rest()
+                self._wait_while_paused()
             if self._inbox.stopped:
                 return
         self._busy_until_ns = perf_counter_ns()
@@ -140,6 +143,10 @@ class Engine:
                 self._inbox.receive(IDLE_WAIT_MILLISECONDS)
                 if self._inbox.idle:
                     self.parts.shares.rest()
+
+    def _measuring(self) -> Iterator[None]:
+        with START.phase("measuring"):
+            yield from self._settle()
 
     def _settle(self) -> Iterator[None]:
         """Freeze what must not change any more, then sample the steps of all modes, which serve."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from service.engine.compiler import CacheRetry, ColdStarts
+from service.engine.start_times import START
 from service.engine.step_shares import StepShares
 from service.engine.warmup import Warmup
 from service.engine.workload import ServedWorkload, open_workload
@@ -72,6 +73,7 @@ class EngineParts:
             blas=blas_libraries(torch.__config__.show()),
             no_samples=self.shares.missing,
             warm=measured is not None,
+            start=None if measured is None else START.times(),
             **self.workload.described(),
             **(measured or {}),
         )

@@ -11,6 +11,7 @@ import sys
 import msgspec
 
 from service.engine.inbox import Inbox
+from service.engine.start_times import START
 from service.records import Doing, EngineSettings
 
 IMPORT = Doing(what="importing torch", limit_seconds=300.0)
@@ -21,7 +22,8 @@ def main(arguments: list[str]) -> int:
     inbox = Inbox(settings.address)
     try:
         inbox.announce(IMPORT)
-        from service.engine.loop import run_engine
+        with START.phase("import"):
+            from service.engine.loop import run_engine
 
         return run_engine(settings, inbox)
     finally:

@@ -21,6 +21,7 @@ import msgspec
 import psutil
 
 from service.engine.parts import EngineParts, build_parts
+from service.engine.start_times import START
 from service.engine.warmup import callable_name, callables_of
 from service.machine import physical_cores
 from service.modes import MODES
@@ -83,6 +84,7 @@ class SecondCompiler:
         self._lines = self._process.stdout
         os.set_blocking(self._lines.fileno(), False)
         self._rest = b""
+        self._told = False
         self._seconds: dict[str, float | None] = {}
 
     def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
@@ -91,20 +93,25 @@ class SecondCompiler:
         """
         while name in self._claims and name not in self._seconds and not self._claims.claim(name):
             self._read()
-            sleep(POLL_SECONDS)
+            with START.phase("second_compiler"):
+                sleep(POLL_SECONDS)
             yield
         self._read()  # a process that has ended has let its claims go
         return self._seconds.get(name)
 
     def close(self) -> None:
         """End it, whatever it is doing: nothing is left for it to compile."""
-        self._process.terminate()
+        if self._process.poll() is None:
+            self._told = True  # how it ends is then our doing
+            self._process.terminate()
         self._process.wait()
+        self._tell_failure()
         self._lines.close()
         os.close(self._file)
 
     def _read(self) -> None:
         if self._lines.closed:
+            self._tell_failure()
             return
         try:
             found = os.read(self._lines.fileno(), CHUNK_BYTES)
@@ -115,9 +122,12 @@ class SecondCompiler:
             one = msgspec.json.decode(line, type=Compiled)
             self._seconds[one.name] = one.seconds
         if not found:
-            self._lines.close()
-            if code := self._process.wait():
-                warn(f"the second compiler ended with code {code}: the engine compiles what it left")
+            self._lines.close()  # its interpreter takes a second or two to end, which nobody waits for
+
+    def _tell_failure(self) -> None:
+        if not self._told and (code := self._process.poll()):
+            self._told = True
+            warn(f"the second compiler ended with code {code}: the engine compiles what it left")
 
 
 def second_compiler(parts: EngineParts) -> SecondCompiler | None:

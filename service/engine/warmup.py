@@ -23,6 +23,7 @@ from service.engine.compiler import (
     turned_off,
     unlike,
 )
+from service.engine.start_times import START
 from service.engine.step_shares import StepShares
 from service.engine.workload import Check, ServedWorkload
 from service.modes import MODES, Effect, Mode
@@ -106,7 +107,8 @@ class Warmup:
     def run(self) -> Iterator[None]:
         """Capture every mode and check its parity; yields so that ready modes can serve meanwhile."""
         began = perf_counter()
-        parity = self._workload.check(self._workload.build(MODES["eager"]))
+        with START.phase("parity"):
+            parity = self._workload.check(self._workload.build(MODES["eager"]))
         self.attention = parity.attention
         self.reference_seconds = perf_counter() - began
         try:
@@ -193,7 +195,8 @@ class Warmup:
         seconds, before = yield from (retry.watched(name, capture) if retry else capture)
         effect, seen = self.effect(configured), before.increase()
         began = perf_counter()
-        verdict = parity.run(configured.steps)
+        with START.phase("parity"):
+            verdict = parity.run(configured.steps)
         graphs, compilations = before.increase(), configured.status.compilations
         configured.status = msgspec.structs.replace(
             configured.status,
@@ -258,14 +261,17 @@ class Warmup:
             misses = read_compile_counts()
             if configured.breaks is not None:
                 configured.breaks.begin()
-            first, graphs = self._first_calls(step, phase, bucket)
+            with START.phase("calls"):
+                first, graphs = self._first_calls(step, phase, bucket)
             configured.first_graphs += graphs
             if configured.breaks is not None:
                 configured.breaks.end(graphs)
-            shapes = self._later_calls(effect, step, phase, bucket)
+            with START.phase("calls"):
+                shapes = self._later_calls(effect, step, phase, bucket)
             configured.captures += shapes if effect.graph_replay else 0
             if effect.compiles:
                 # Compiled elsewhere and missed here all the same: then what counts is what it took here.
+                START.beside_seconds += there or 0.0
                 cold_seconds = first if misses.increase().cache_misses > 0 else there
                 compilation = Compilation(
                     phase=phase,

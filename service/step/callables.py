@@ -17,13 +17,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported, UserError
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import counters, dynamo_timed
 from torch._inductor import config as inductor_config
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from models.served import Cache
 from service.modes import GradMode, Mode
+from service.start_records import EXPORT
 from service.step.buffers import Arguments, symbolic_size
 from service.step.graphs import captured_step, record_cuda_graph
 from service.step.loaded_model import Precision
@@ -265,15 +266,16 @@ def load_package(model: nn.Module, options: dict[str, Any], exported: Exported) 
 def _compile(exported: Exported, options: dict[str, Any], file: Path) -> str:
     # Tensors of inference mode cannot be traced into an exported program.
     with torch.inference_mode(False), torch.no_grad():
-        program = torch.export.export(
-            exported.program,
-            # Not the arguments themselves: export takes off the marks of those that it is given.
-            tree_map_only(Tensor, Tensor.detach, exported.args),
-            tree_map_only(Tensor, Tensor.detach, exported.kwargs),
-            dynamic_shapes=exported.dynamic_shapes,
-            # Of a symbolic length it cannot prove all that is true of every length in its range.
-            prefer_deferred_runtime_asserts_over_guards=True,
-        )
+        with dynamo_timed(EXPORT):
+            program = torch.export.export(
+                exported.program,
+                # Not the arguments themselves: export takes off the marks of those that it is given.
+                tree_map_only(Tensor, Tensor.detach, exported.args),
+                tree_map_only(Tensor, Tensor.detach, exported.kwargs),
+                dynamic_shapes=exported.dynamic_shapes,
+                # Of a symbolic length it cannot prove all that is true of every length in its range.
+                prefer_deferred_runtime_asserts_over_guards=True,
+            )
         return torch._inductor.aoti_compile_and_package(
             program, package_path=str(file), inductor_configs=dict(options)
         )

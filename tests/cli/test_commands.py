@@ -168,3 +168,23 @@ def test_without_ray_the_remedy_is_its_extra(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"serve", "stack"}))
 def test_each_command_that_prints_a_result_prints_it_as_json_too(name: str) -> None:
     assert "--json" in {option for one in COMMANDS[name].params for option in one.opts}
+
+
+# What a help waits for
+
+
+HEAVY = {"fastapi", "locust", "msgspec", "numpy", "prometheus_client", "pydantic", "scipy", "torch"}
+IMPORTED = (
+    "import sys, launchbound\ntry: launchbound.app()\nfinally: print(*sorted(sys.modules), file=sys.stderr)"
+)
+
+
+@pytest.mark.parametrize(("verb", "of_typer"), [([], set()), (["sweep"], {"pydantic"})])
+def test_a_help_imports_no_package_that_only_a_running_verb_needs(
+    verb: list[str], of_typer: set[str]
+) -> None:
+    command = [sys.executable, "-c", IMPORTED, *verb, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = set(done.stderr.split())
+    assert "typer" in imported
+    assert imported & HEAVY <= of_typer

@@ -30,6 +30,7 @@ COMMANDS = {
     "generate": ["generate", "x"],
     "selftest": ["selftest", "--only=parts", "--modes=eager"],
     "peers": ["peers", "--modes=eager", "--batch-sizes=1", "--out=results"],
+    "startup": ["startup", "--modes=eager", "--batch-sizes=1", "--out=results"],
     "stack": ["stack", "--modes=eager", "--batch-sizes=1", "--port=0", "--prometheus-port=0"],
 }
 
@@ -95,6 +96,7 @@ def whole_service(process: subprocess.Popen[str]) -> list[int]:
         ("sweep", signal.SIGKILL),
         ("generate", signal.SIGINT),
         ("peers", signal.SIGHUP),
+        ("startup", signal.SIGINT),
     ],
 )
 def test_front_and_engine_end_with_the_command_that_started_them(
