@@ -73,7 +73,8 @@ class Effect:
                 f"    options = {self.package!r}\n"
                 "    path = aoti_compile_and_package(program, inductor_configs=options)\n"
                 # Called itself, a package takes the trees of its arguments apart each time: 7 µs and more.
-                "    output = aoti_load_package(path).loader.boxed_run([x])[0]"
+                "    package = aoti_load_package(path).loader\n"
+                "    output = package.boxed_run([x])[0]"
             )
         contexts = [] if grad_mode == "enabled" else [f"torch.{grad_mode}()"]
         freezing = ["torch._inductor.config.patch(freezing=True)"] if self.freezes else []
