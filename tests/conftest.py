@@ -15,6 +15,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from service.machine import pin
 from tests.fuzz.service import SEED, VARIABLE
 from tests.support.serving import Front, running
 from tests.support.start_up import FEW_SAMPLES
@@ -27,6 +28,7 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")  # no test depends on time
 
 TESTS = Path(__file__).parent
+CORES = os.sched_getaffinity(0)
 GRAPHS_BEFORE = pytest.StashKey[int]()
 BY_FOLDER = {"end_to_end": "end_to_end", "chaos": "long", "fuzz": "long", "stack": "stack", "gpu": "gpu"}
 LONGEST_FIRST: tuple[set[str], ...] = ({"ray"}, {*BY_FOLDER.values(), "browser"}, {"compiles"}, {"slow"})
@@ -190,8 +192,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """A child that has ended and is never waited for would fail another test, which lists processes."""
+    """A child that has ended and is never waited for would fail another test, which lists processes.
+
+    An engine in a test's own process pins that to its core, where all workers would crowd from then on.
+    """
     yield
+    if os.sched_getaffinity(0) != CORES:
+        pin(sorted(CORES))
     deadline = time.monotonic() + REAPED_WITHIN_SECONDS
     while (ended := _ended_child()) is not None:
         if time.monotonic() > deadline:
