@@ -118,7 +118,7 @@ Source = Literal["measured", "attached", "sampled", "profiled"]
 SamplesOf = Literal["request", "traffic"]
 
 
-class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class PhaseTimings(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over the steps of one phase. None: not measurable on this device, or not known yet.
 
     `wall` and `dispatch` include the operators that the engine issues beside the step: sampling after it, and
@@ -178,7 +178,7 @@ class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
     counted_switches: int
 
 
-class Timings(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine measured of one job. A phase that its workload does not have has no steps.
 
     `padded_prompt_tokens` are the tokens per row that prefill computed, `attended_tokens` the cache positions
@@ -495,7 +495,7 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="begun"):
     ids: list[str]
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class Output(msgspec.Struct, frozen=True, kw_only=True):
     """The completion of one prompt."""
 
     text: str
