@@ -27,6 +27,17 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
+def attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """`scaled_dot_product_attention` as products and sums, for few queries: a compiler fuses them into a loop.
+
+    `q` and the result are [batch, kv_heads, rows, head_width], `keys` and `values` [batch, reach, kv_heads,
+    head_width]; `mask` [batch, 1, rows, reach] is added to the scores.
+    """
+    keys, values = (cached.transpose(1, 2).unsqueeze(2) for cached in (keys, values))
+    scores = (q.unsqueeze(3) * keys).sum(dim=-1) * q.shape[-1] ** -0.5 + mask
+    return (scores.softmax(dim=-1).unsqueeze(-1) * values).sum(dim=-2)
+
+
 class RMSNorm(nn.Module):
     """Root-mean-square norm (Zhang and Sennrich, arXiv:1910.07467) over the last dimension."""
 
@@ -73,9 +84,13 @@ class Attention(nn.Module):
         values = cache[1].index_put_(where, v.detach())
         q = q.reshape(batch, tokens, c.kv_heads, -1, c.head_width).permute(0, 2, 3, 1, 4)
         q = q.reshape(batch, c.kv_heads, -1, c.head_width)
-        mixed = F.scaled_dot_product_attention(
-            q, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask
-        )
+        if tokens == 1 and q.device.type == "cpu" and torch.compiler.is_compiling():
+            # Of the library's kernel a compiler makes a call, whose products of a few rows take longer.
+            mixed = attend(q, keys, values, mask)
+        else:
+            mixed = F.scaled_dot_product_attention(
+                q, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask
+            )
         mixed = mixed.reshape(batch, c.heads, tokens, c.head_width).transpose(1, 2)
         out: Tensor = self.output(mixed.reshape(batch * tokens, -1))
         return out

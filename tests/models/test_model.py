@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.autograd.graph import Node
+from torch.nn import functional as F
 
 from models.checkpoint import TINY_FOLDER, Checkpoint
 from models.config import Config, ConfigError
@@ -15,7 +16,7 @@ from models.served import lay_out, layout_of, linears
 from models.tokenizer import Tokenizer
 from models.training import train
 from models.training.train import Corpus
-from models.transformer import Transformer
+from models.transformer import Transformer, attend
 from tests.support.small_models import SMALL, greedy
 
 SHORT = [7, 2, 9]
@@ -47,6 +48,35 @@ def test_a_sequence_may_fill_the_context_to_its_last_position(tiny: Transformer)
     prompt = [11] * (tiny.config.context - 1)
     _, logits = greedy(tiny, [prompt], new=2)
     assert logits.isfinite().all()
+
+
+def test_attention_for_a_compiler_computes_what_the_kernel_does() -> None:
+    torch.manual_seed(0)
+    q, keys, values = torch.randn(2, 2, 3, 32), *torch.randn(2, 2, 40, 2, 32)
+    masked = (torch.arange(40) > torch.tensor([[9], [30]])).view(2, 1, 1, 40).expand(2, 1, 3, 40)
+    mask = masked * torch.finfo(torch.float32).min
+    expected = F.scaled_dot_product_attention(q, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask)
+    torch.testing.assert_close(attend(q, keys, values, mask), expected)
+
+
+@pytest.mark.compiles
+def test_only_a_compiled_decode_step_on_a_cpu_leaves_the_attention_kernel(tiny: Transformer) -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(tiny, backend=backend, fullgraph=True, dynamic=False)
+    cache = tiny.new_cache(1, torch.float32)
+    last = torch.zeros(1, dtype=torch.int64)
+    with torch.no_grad():
+        for tokens in (torch.tensor([[5, 6]]), torch.tensor([[7]])):
+            compiled(tokens, last, last, cache)
+    attends = [
+        sum(node.target is F.scaled_dot_product_attention for node in graph.graph.nodes) for graph in graphs
+    ]
+    assert attends == [tiny.config.layers, 0]
 
 
 def tape_size(tensor: torch.Tensor) -> int:
