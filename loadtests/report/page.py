@@ -98,7 +98,7 @@ def print_table(table: Table, console: Console, left_out: Collection[str] = ()) 
 
 
 TEMPLATES = Path(__file__).with_name("templates")
-"""Style, drawing and the macros of tables and sections, which all pages use."""
+"""The page that all others extend, with the macros of tables and sections."""
 
 PLOTLY_BUNDLE = Path(__file__).with_name("vendor") / "plotly-basic.min.js"
 """Scatter, bar and pie traces only: a quarter of all of plotly.js. See vendor/README.md."""
