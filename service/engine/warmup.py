@@ -38,12 +38,10 @@ from service.step.process_state import resident_bytes
 class Elsewhere(Protocol):
     """Another process that compiles into the same cache."""
 
-    def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]: ...
+    def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
+        """Wait for a mode's callable, by name, where it compiles it: its seconds; None: compile it here."""
 
     def close(self) -> None: ...
-
-
-"""Waits for a mode's callable, by name, where another process compiles it: its seconds; None: compile it."""
 
 
 @dataclass(slots=True)
