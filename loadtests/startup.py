@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import TemporaryDirectory
 from time import perf_counter_ns
 from typing import Any, Literal
 
@@ -18,7 +17,6 @@ from loadtests.report.page import Plot, Section, Table, Text, write_page
 from loadtests.report.plots import base
 from loadtests.run.folder import git_state
 from loadtests.run.target import Target, await_modes
-from service.start_records import StartTimes
 from service.statistics.intervals import Interval, mean_interval, named_fields
 
 Kind = Literal["cold", "warm"]
@@ -40,10 +38,10 @@ PHASES = {
 """What the parts of a start are called, and their colours, in the order in which they are stacked."""
 
 WHOLE = {
-    "total_seconds": "until it is ready",
-    "compiled": "callables compiled",
-    "compiler_runs": "runs of the C++ compiler, in all threads",
-    "beside_seconds": "compiled beside it by a second process",
+    "total_seconds": ("until it is ready", ""),
+    "compiled": ("callables compiled", ""),
+    "compiler_runs": ("runs of the C++ compiler, in all threads", ""),
+    "beside_seconds": ("compiled beside it by a second process", ""),
 }
 
 STARTS_FILE, PAGE_FILE = "startup.json", "startup.html"
@@ -66,15 +64,12 @@ def run_starts(
     gets that of the cold one before it. Raises what `launch` raises, and TargetError.
     """
     starts: Starts = {kind: [] for kind in counts}
-    with TemporaryDirectory(prefix="startup-", dir=cache) as caches:
-        filled = Path(caches)
-        for number, kind in [(n, kind) for n in range(max(counts.values())) for kind in counts]:
-            if number >= counts[kind]:
-                continue
+    turns = [(n, kind) for n in range(max(counts.values())) for kind in counts if n < counts[kind]]
+    with ExitStack() as caches:
+        for number, kind in turns:
             if kind == "cold":
-                for before in Path(caches).iterdir():  # each has hundreds of megabytes
-                    shutil.rmtree(before)
-                filled = Path(mkdtemp(dir=caches))
+                caches.close()  # each has hundreds of megabytes
+                filled = Path(caches.enter_context(TemporaryDirectory(prefix="startup-", dir=cache)))
             report(f"{kind} start {number + 1} of {counts[kind]}")
             launched_ns = perf_counter_ns()
             with launch(filled) as target:
@@ -85,14 +80,14 @@ def run_starts(
 
 
 def _parts(launched_ns: int, document: dict[str, Any]) -> dict[str, float]:
-    times = msgspec.convert(document["engine"]["start"], StartTimes)
+    start = document["engine"]["start"]
     return {
-        "front": (times.began_ns - launched_ns) / 1e9,
-        **times.seconds,
-        "total_seconds": (times.ready_ns - launched_ns) / 1e9,
+        "front": (start["began_ns"] - launched_ns) / 1e9,
+        **start["seconds"],
+        "total_seconds": (start["ready_ns"] - launched_ns) / 1e9,
         "compiled": sum(one["cold"] for mode in document["modes"] for one in mode["compilations"]),
-        "compiler_runs": times.compiler_runs,
-        "beside_seconds": times.beside_seconds,
+        "compiler_runs": start["compiler_runs"],
+        "beside_seconds": start["beside_seconds"],
     }
 
 
@@ -110,9 +105,10 @@ def _mean(name: str, starts: list[dict[str, float]]) -> Interval:
 def table(starts: Starts) -> Table:
     """A row for each part, a column for each kind of start."""
     found = means(starts)
-    names = {phase: Text(name, colour=colour) for phase, (name, colour) in PHASES.items()}
-    names |= {key: Text(name) for key, name in WHOLE.items()}
-    rows = [[name, *(_cell(of[key]) for of in found.values())] for key, name in names.items()]
+    rows = [
+        [Text(name, colour=colour), *(_cell(of[key]) for of in found.values())]
+        for key, (name, colour) in (PHASES | WHOLE).items()
+    ]
     heads = ["", *(f"{kind}, mean of {len(starts[kind])}" for kind in found)]
     note = (
         "Seconds, except for the counts, with 95 % intervals (Student's t) from two starts on. The parts are "

@@ -92,12 +92,7 @@ ALLOWED: dict[str, set[str]] = {
         *OF_LOADTESTS,
     },
     "loadtests.fleet": {"loadtests.plan", "loadtests.run", "models.config", *OF_LOADTESTS},
-    "loadtests.startup": {
-        "loadtests.report",
-        "loadtests.run",
-        "service.start_records",
-        "service.statistics",
-    },
+    "loadtests.startup": {"loadtests.report", "loadtests.run", "service.statistics"},
     "loadtests.locustfile": {"loadtests.plan", "loadtests.run", "service.modes"},
     "dashboards": set(),
 }

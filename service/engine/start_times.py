@@ -26,8 +26,6 @@ EVENTS: dict[str, StartPhase] = {
 """The phases of those events of torch (`dynamo_timed`) that CompilationMetrics are summed from, and of parts
 of them. One that a version of torch does not have leaves its time to the event around it."""
 
-COMPILER_RUN = "compile_file"
-
 
 class StartClock:
     """Each instant since the process began counts in one phase, the innermost, so that they sum to the whole.
@@ -76,7 +74,7 @@ class StartClock:
 
     def _followed(self, log: Callable[..., None], begins: bool) -> Callable[..., None]:
         def logged(events: object, name: str, *more: object, **named: object) -> None:
-            self.compiler_runs += begins and name == COMPILER_RUN
+            self.compiler_runs += begins and name == "compile_file"
             if name in EVENTS and current_thread() is main_thread():
                 if begins:
                     self.enter(EVENTS[name])
