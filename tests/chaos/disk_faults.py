@@ -67,10 +67,6 @@ class SmallDisk:
     def free(self) -> None:
         self._filler.unlink(missing_ok=True)
 
-    def free_bytes(self) -> int:
-        found = os.statvfs(self.seen)
-        return found.f_bavail * found.f_frsize
-
 
 @contextmanager
 def small_disk(at: Path, size_bytes: int) -> Iterator[SmallDisk]:

@@ -13,8 +13,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-CYCLES_PER_SECOND = 1.5e9
-
 
 @dataclass
 class FakeDevice:
