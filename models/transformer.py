@@ -28,14 +28,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """`scaled_dot_product_attention` as products and sums, for few queries: a compiler fuses them into a loop.
+    """`scaled_dot_product_attention` as products and sums for few queries: a compiler fuses them.
 
     `q` and the result are [batch, kv_heads, rows, head_width], `keys` and `values` [batch, reach, kv_heads,
     head_width]; `mask` [batch, 1, rows, reach] is added to the scores.
     """
     keys, values = (cached.transpose(1, 2).unsqueeze(2) for cached in (keys, values))
     scores = (q.unsqueeze(3) * keys).sum(dim=-1) * q.shape[-1] ** -0.5 + mask
-    return (scores.softmax(dim=-1).unsqueeze(-1) * values).sum(dim=-2)
+    mixed: Tensor = (scores.softmax(dim=-1).unsqueeze(-1) * values).sum(dim=-2)
+    return mixed
 
 
 class RMSNorm(nn.Module):
