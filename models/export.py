@@ -154,7 +154,9 @@ def _mode(grad_mode: str, effect: Effect, device: str, autocast: str | None) -> 
         before, call = _PACKAGE.substitute(options=repr(effect.package)), _PACKAGED
     elif effect.compile is not None:
         given = ", ".join(f"{option}={value!r}" for option, value in effect.compile.items())
-        before, call = f"compiled = torch.compile(model, {given})\n", "compiled(*args, **kwargs)"
+        # Of the module itself torch makes a module, whose call passes nn.Module's and takes longer.
+        function = "lambda *args, **kwargs: model(*args, **kwargs)"
+        before, call = f"compiled = torch.compile({function}, {given})\n", "compiled(*args, **kwargs)"
     kind = device.partition(":")[0]
     contexts = {} if grad_mode == "enabled" else {"grad_mode": f"torch.{grad_mode}()"}
     if autocast is not None:

@@ -81,8 +81,9 @@ class Effect:
         call, first = "model(x)", "model(x)"
         if self.compile is not None:
             given = ", ".join(f"{name}={value!r}" for name, value in self.compile.items())
-            compiled = f"torch.compile(model, {given})"
-            call, first = f"{compiled}(x)", f"model = {compiled}; model(x)"
+            # Of the module itself torch makes a module, whose call passes nn.Module's: 18 µs more on Zen 3.
+            compiled = f"torch.compile(lambda x: model(x), {given})"
+            call, first = f"{compiled}(x)", f"step = {compiled}; step(x)"
         if not self.captured:
             return _within([*contexts, *freezing], f"output = {call}")
         capture = "torch.cuda.graph(graph := torch.cuda.CUDAGraph())"
@@ -90,7 +91,7 @@ class Effect:
             [
                 # What compiles or allocates at the first call cannot be captured.
                 _within([*contexts, *freezing], first),
-                _within([*contexts, capture], "output = model(x)"),
+                _within([*contexts, capture], f"output = {'model' if self.compile is None else 'step'}(x)"),
                 "graph.replay()",
             ]
         )

@@ -202,7 +202,7 @@ def test_a_module_is_run_reported_and_exported(
         text = path.read_text()
         compile(text, str(path), "exec")
         assert f"inputs({batch}, 0" in text
-        assert "torch.compile(model, fullgraph=True, dynamic=False)" in text
+        assert "model(*args, **kwargs), fullgraph=True, dynamic=False)" in text
     service = read_run(Path("o")).service or {}
     assert service["options"] == {
         "model": name, "modes": "eager,inference_mode,compiled", "batch_sizes": "1,4",
@@ -224,7 +224,7 @@ def test_a_program_has_the_time_that_was_reported_and_the_breaks_that_the_compil
     edit_run(folder, lambda one: one.mode("compiled").update(graph_breaks=1, reason="breaks the graph"))
     write_programs(Path("best.py"), folder, name)
     text = Path("best-b16.py").read_text()
-    assert "torch.compile(model, fullgraph=False, dynamic=False)" in text
+    assert "model(*args, **kwargs), fullgraph=False, dynamic=False)" in text
     assert "torch.set_num_threads(1)" in text
     reported = float(text.rpartition('print("')[2].split(" ms was reported")[0])
     assert reported == pytest.approx(1e3 * 0.02 * 16 * 0.4, rel=0.03)

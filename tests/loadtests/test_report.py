@@ -245,7 +245,8 @@ def test_an_answer_has_the_name_that_modes_takes_what_that_runs_as_and_its_pytor
     cards = page(tmp_path).partition("<h2>")[0]
     lines = html.unescape(cards)
     assert '--modes reduce-overhead<span class="under">runs as compiled-cpp</span>' in lines
-    assert "torch.compile(model, fullgraph=True, dynamic=False, options={'cpp_wrapper': True})(x)" in lines
+    options = "fullgraph=True, dynamic=False, options={'cpp_wrapper': True}"
+    assert f"torch.compile(lambda x: model(x), {options})(x)" in lines
     for text in (page(tmp_path), (tmp_path / "report.md").read_text()):
         assert "a CPU has no CUDA graphs" in text
     assert "→ faster: reduce-overhead, 2.3" in printed(tmp_path, 120)
