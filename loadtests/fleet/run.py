@@ -223,7 +223,7 @@ def begin(
         FleetRun(ray, fleet, folder, report, command).run()
 
 
-def go_on(ray: ModuleType, folder: Path, report: Report, command: Sequence[str] = SWEEP_COMMAND) -> None:
+def go_on(ray: ModuleType, folder: Path, report: Report) -> None:
     """Run the tasks of the fleet in `folder` that have no results, those that failed too; else as `begin`.
 
     Raises RunError where all have, and where this is not the code that the fleet began with.
@@ -237,7 +237,7 @@ def go_on(ray: ModuleType, folder: Path, report: Report, command: Sequence[str] 
                 f"the fleet in {folder} was begun with launchbound {fleet.code}, this is {code}: go on with "
                 "that one, or begin a new fleet"
             )
-        FleetRun(ray, fleet, folder, report, command).run()
+        FleetRun(ray, fleet, folder, report, SWEEP_COMMAND).run()
 
 
 class FleetRun:

@@ -35,22 +35,22 @@ def commit_name() -> str:
     return (git_state()["commit"] or "nocommit")[:8]
 
 
-def git_state(folder: Path = REPOSITORY) -> dict[str, Any]:
+def git_state() -> dict[str, Any]:
     """`commit` (12 digits), `dirty`, and a digest of the `changes` to tracked files, None without any.
 
     Where there is no repository: LAUNCHBOUND_COMMIT or None, and neither is known.
     """
-    commit = _git(folder, "rev-parse", "--short=12", "HEAD")
+    commit = _git("rev-parse", "--short=12", "HEAD")
     if commit is None:
         return {"commit": os.environ.get("LAUNCHBOUND_COMMIT"), "dirty": None, "changes": None}
-    changed = _git(folder, "diff", "HEAD", "--binary")
+    changed = _git("diff", "HEAD", "--binary")
     digest = hashlib.sha256(changed.encode()).hexdigest()[:12] if changed else None
     return {"commit": commit, "dirty": bool(changed), "changes": digest}
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _git(*arguments: str) -> str | None:
     """What git prints, or None where it is missing or fails."""
-    command = ["git", "-C", str(folder), *arguments]
+    command = ["git", "-C", str(REPOSITORY), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

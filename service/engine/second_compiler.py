@@ -87,7 +87,7 @@ class SecondCompiler:
         self._told = False
         self._seconds: dict[str, float | None] = {}
 
-    def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
+    def compiled(self, name: str) -> Generator[None, None, float | None]:
         """Claim the callable `name`, or wait for it, yielding meanwhile: the seconds it took there; None: it
         is to be compiled here.
         """

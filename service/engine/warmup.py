@@ -38,8 +38,8 @@ from service.step.process_state import resident_bytes
 class Elsewhere(Protocol):
     """Another process that compiles into the same cache."""
 
-    def compiled(self, mode: str, name: str) -> Generator[None, None, float | None]:
-        """Wait for a mode's callable, by name, where it compiles it: its seconds; None: compile it here."""
+    def compiled(self, name: str) -> Generator[None, None, float | None]:
+        """Wait for a callable, by name, where it is compiled there: its seconds; None: compile it here."""
 
     def close(self) -> None: ...
 
@@ -255,7 +255,7 @@ class Warmup:
             name = callable_name(mode, phase, bucket)
             there: float | None = None
             if effect.compiles and self._elsewhere is not None:
-                there = yield from self._elsewhere.compiled(mode, name)
+                there = yield from self._elsewhere.compiled(name)
             misses = read_compile_counts()
             if configured.breaks is not None:
                 configured.breaks.begin()

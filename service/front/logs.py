@@ -24,12 +24,10 @@ from service.records import EngineStatus, Job, ModeStatus
 
 LogFormat = Literal["text", "json"]
 
-STANDARD_ERROR = 2
 
-
-def set_up(form: LogFormat, descriptor: int = STANDARD_ERROR) -> None:
-    """Send all records of this process to `descriptor`, and what ends it uncaught."""
-    handler = LineHandler(descriptor)
+def set_up(form: LogFormat) -> None:
+    """Send all records of this process to standard error, and what ends it uncaught."""
+    handler = LineHandler(2)
     handler.setFormatter(FORMATTERS[form]())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)

@@ -268,9 +268,9 @@ class Difference:
         ratio = self.log_ratio
         return exponential(Interval(ratio, ratio - half, ratio + half, self.samples))
 
-    def at_most(self, confidence: float = CONFIDENCE) -> float:
+    def at_most(self) -> float:
         """The upper end of the one-sided interval of candidate / baseline."""
-        return exp(self.log_ratio + t_quantile(self.freedom, confidence) * self.error)
+        return exp(self.log_ratio + t_quantile(self.freedom, CONFIDENCE) * self.error)
 
     def smallest_detectable(self, confidence: float = CONFIDENCE) -> float:
         """The least slow-down, as a ratio, that intervals of this width exclude 1 for in 80 % of comparisons.

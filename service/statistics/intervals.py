@@ -143,14 +143,12 @@ def least_requests(share: float) -> int:
     return math.ceil(round(TAIL_REQUESTS / (1 - share), 6))
 
 
-def quantile_interval(
-    rounds: Sequence[Sequence[float] | Values], share: float, confidence: float = 0.95
-) -> Interval | None:
+def quantile_interval(rounds: Sequence[Sequence[float] | Values], share: float) -> Interval | None:
     """The quantile at `share` of the requests of all rounds; None if infinite, or below `least_requests`.
 
     The queue couples the requests of a round, so only rounds are independent. The share of requests below the
-    quantile is a ratio estimate over rounds with a t interval; its ends are read back as quantiles (Woodruff
-    1952). An end beyond all requests is infinite, as are both with one round.
+    quantile is a ratio estimate over rounds with a 95 % t interval; its ends are read back as quantiles
+    (Woodruff 1952). An end beyond all requests is infinite, as are both with one round.
     """
     kept = [np.asarray(values, dtype=float) for values in rounds if len(values)]
     if sum(values.size for values in kept) < least_requests(share):
@@ -162,7 +160,7 @@ def quantile_interval(
     if len(kept) < 2:
         return Interval(value, -math.inf, math.inf, len(kept))
     error = _share_error(kept, value)
-    half = t_quantile(len(kept) - 1, 0.5 + confidence / 2) * error
+    half = t_quantile(len(kept) - 1, 0.975) * error
     low, high = (_ranked(pooled, end) for end in (share - half, share + half))
     return Interval(value, min(low, value), max(high, value), len(kept))
 

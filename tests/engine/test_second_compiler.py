@@ -54,9 +54,7 @@ def seconds_of(waiting: Generator[None, None, float | None]) -> float | None:
 def test_what_it_left_when_it_failed_is_compiled_by_the_engine_and_the_log_says_so(
     failed: SecondCompiler, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {
-        name: seconds_of(failed.compiled("reduce-overhead", name)) for name in (*NAMES, "compiled decode 1")
-    }
+    found = {name: seconds_of(failed.compiled(name)) for name in (*NAMES, "compiled decode 1")}
     assert found == {**dict.fromkeys(found), NAMES[-1]: 3.5}
     said = capsys.readouterr().err
     assert said.count("ended with code 9: the engine compiles what it left") == 1
