@@ -55,7 +55,7 @@ def _numbered(call: str) -> tuple[str, str]:
 LONGEST_CALL = 80
 """Characters of a call's text; no known one has as many."""
 
-OF_MODULES = ("operators", "timeline", "budget", "layers", "operator", "memory")
+OF_MODULES = ("operators", "timeline", "budget", "layers", "operator", "memory", "probes")
 """The studies of a user's module. The others are of parts that only a language model has."""
 
 

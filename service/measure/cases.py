@@ -161,6 +161,10 @@ class AnyBench:
         """
         raise NotImplementedError
 
+    def forget(self) -> None:
+        """Drop every case, after something has reset the compiler's state of this process."""
+        raise NotImplementedError
+
     def build(self, mode: Mode) -> AnyStep:
         """A new step of `mode`."""
         return step_of(mode, self.module, self.form, self.device.type, precision=self.precision)
@@ -241,7 +245,6 @@ class Bench(AnyBench):
         return self._shallow[bucket, layers]
 
     def forget(self) -> None:
-        """Drop every case, after something has reset the compiler's state of this process."""
         self._cases.clear()
 
 
@@ -256,9 +259,10 @@ class ModuleBench(AnyBench):
     def __init__(self, settings: EngineSettings) -> None:
         loaded = load_module(settings)
         super().__init__(settings, loaded)
-        self.module = loaded.user.module
+        self.user = loaded.user
+        self.module = self.user.module
         self.inputs: dict[int, ModuleInputs] = {
-            batch: ModuleInputs(loaded.user, batch) for batch in settings.batch_sizes
+            batch: ModuleInputs(self.user, batch) for batch in settings.batch_sizes
         }
         self._cases: dict[tuple[str, int], ModuleCase] = {}
 
@@ -274,6 +278,9 @@ class ModuleBench(AnyBench):
                     raise
                 self._cases[key] = self._warmed(row.with_breaks(), bucket, breaks=True)
         return self._cases[key]
+
+    def forget(self) -> None:
+        self._cases.clear()
 
     def _warmed(self, mode: Mode, batch: int, breaks: bool = False) -> ModuleCase:
         self.inputs[batch].prepare()

@@ -193,8 +193,7 @@ def test_layers_are_of_torchs_operators_whatever_is_served(nested: ModuleBench) 
 @pytest.mark.parametrize(
     ("name", "arguments", "param", "words"),
     [
-        ("probes", {"name": "hidden-copy"}, "study", "of a module try one of operators, timeline, budget"),
-        ("tape", {}, "study", "tape is a study of language models"),
+        ("tape", {}, "study", "of a module try one of operators, timeline, budget"),
         ("rms-norm", {}, "study", "rms-norm is a study of language models"),
         ("operators", {"batch_size": 2}, "batch_size", "is one of 1, 3 here, got 2"),
         ("operators", {"phase": "decode"}, "phase", "no phase 'decode' here; try one of forward"),
@@ -220,7 +219,7 @@ def test_every_study_of_modules_is_one() -> None:
     [
         (["anatomy", "--tape"], "tape is a study of language models: of a module try one of operators"),
         (["anatomy", "--rms-norm"], "rms-norm is a study of language models"),
-        (["probe", "hidden-copy"], "probes is a study of language models"),
+        (["probe", "custom-op"], "this probe replaces an RMS norm, and this model has none"),
         (["anatomy", "--phase", "decode"], "no phase 'decode' here; try one of forward"),
     ],
 )

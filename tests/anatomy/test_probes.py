@@ -20,6 +20,7 @@ from torch._dynamo.utils import counters, graph_break_reasons
 from service.anatomy.common import Report
 from service.anatomy.probes import faults
 from service.anatomy.probes import study as probes
+from service.anatomy.probes.probed import Probed, make_probed
 from service.anatomy.probes.study import TABLE, ProbeFinding, ProbesArguments, run_probe, verdict_of
 from service.measure.cases import Bench
 from service.statistics.intervals import Interval
@@ -126,12 +127,12 @@ def test_a_probe_leaves_weights_and_steps_as_they_were(bench: Bench) -> None:
     assert len(bench.model.state_dict()) == len(weights)
     assert all(torch.equal(bench.model.state_dict()[name], value) for name, value in weights.items())
     assert {value.data_ptr() for value in bench.model.parameters()} == {
-        value.data_ptr() for value in faults.make_probed_model(bench, 1).copy().parameters()
+        value.data_ptr() for value in make_probed(bench, 1, "decode").copy().parameters()
     }
 
 
 def test_a_probe_that_fails_restores_the_process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(probed: faults.ProbedModel, report: Report) -> faults.FaultComparison:
+    def fail(probed: Probed, report: Report) -> faults.FaultComparison:
         torch.set_num_threads(torch.get_num_threads() + 1)
         counters["stats"]["unique_graphs"] += 1
         raise RuntimeError("on purpose")

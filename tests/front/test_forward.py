@@ -335,8 +335,6 @@ def test_a_route_of_language_models_is_a_409_that_names_the_right_one(
     [
         ("POST", "/v1/studies/tape"),
         ("POST", "/v1/studies/rms-norm"),
-        ("GET", "/v1/probes"),
-        ("POST", "/v1/probes/hidden-copy"),
     ],
 )
 def test_a_study_of_language_models_is_a_409_that_names_those_of_a_module(

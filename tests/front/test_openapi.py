@@ -99,8 +99,8 @@ def test_a_study_has_its_body_and_its_events_in_the_document(document: dict[str,
 def test_the_document_of_a_module_has_its_studies_alone(of_module: dict[str, Any]) -> None:
     paths = of_module["paths"]
     studies = {path.removeprefix("/v1/studies/") for path in paths if path.startswith("/v1/studies/")}
-    assert studies == {*OF_MODULES, "{identity}", "{identity}/files/{name}"}
-    assert not [path for path in paths if path.startswith("/v1/probes")]
+    assert studies == {*OF_MODULES, "{identity}", "{identity}/files/{name}"} - {"probes"}
+    assert {"/v1/probes", "/v1/probes/{name}"} <= paths.keys()
     body = paths["/v1/studies/timeline"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert (body["properties"]["phase"]["enum"], body["properties"]["phase"]["default"]) == (
         ["forward"], "forward",
@@ -163,12 +163,10 @@ def test_the_operations_are_those_whose_answers_are_recorded(
 def test_a_service_describes_the_routes_of_what_it_serves(
     document: dict[str, Any], of_module: dict[str, Any]
 ) -> None:
-    of_both = {"compare", "modes", "advice", "traces", "runs", "live", "ready", "metrics", "run_operators"}
+    of_both = {"compare", "modes", "advice", "traces", "runs", "live", "ready", "metrics", "run_operators", "probe"}
     assert of_both <= ids(document) & ids(of_module)
     assert {"forward", "forward_auto"} == ids(of_module) - ids(document)
-    assert {"generate", "generate_auto", "completions", "models", "run_tape", "probes"} <= ids(
-        document
-    ) - ids(of_module)
+    assert {"generate", "generate_auto", "completions", "models", "run_tape"} <= ids(document) - ids(of_module)
     forms = ("batch_size", "inputs", "safetensors")
     body = of_module["paths"]["/v1/modes/{mode}/forward"]["post"]["requestBody"]["content"]
     schema = body["application/json"]["schema"]

@@ -51,7 +51,8 @@ class OperatorCall:
     """One call of an operator below autograd, in its place in the step.
 
     `within` names the enclosing composite operators, outermost first. `inner` counts the calls of its kernel,
-    and `copied` has the destination of every copy among them. `begin_ns` is on the profiler's clock.
+    `copied` has the destination of every copy among them, and `cast` of those from another dtype. `begin_ns`
+    is on the profiler's clock.
     """
 
     name: str
@@ -62,6 +63,7 @@ class OperatorCall:
     inner: int
     operands: tuple[Operand, ...]
     copied: tuple[Operand, ...]
+    cast: tuple[Operand, ...]
 
     @property
     def schema_name(self) -> str:
@@ -124,7 +126,8 @@ def _calls(events: list[Any], overloads: dict[int, str], within: tuple[str, ...]
 
 def _call(event: Any, overload: str, within: tuple[str, ...]) -> OperatorCall:  # noqa: ANN401
     inner = [other for other in _below(event) if is_operator(other)]
-    copies = [other for other in (event, *inner) if other.name == "aten::copy_"]
+    copied = [_operands(other) for other in (event, *inner) if other.name == "aten::copy_"]
+    copies = [(operands[0], operands[1]) for operands in copied if len(operands) > 1]
     return OperatorCall(
         name=event.name,
         overload=overload,
@@ -133,7 +136,8 @@ def _call(event: Any, overload: str, within: tuple[str, ...]) -> OperatorCall:  
         seconds=event.duration_time_ns / 1e9,
         inner=len(inner),
         operands=_operands(event),
-        copied=tuple(_operands(copy)[0] for copy in copies if _operands(copy)),
+        copied=tuple(target for target, _ in copies),
+        cast=tuple(target for target, source in copies if source.dtype != target.dtype),
     )
 
 

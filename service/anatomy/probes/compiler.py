@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.served import Cache, Served
 from service.anatomy.common import Report, StudyError
-from service.anatomy.operators.compiled import entries
 from service.anatomy.probes.faults import (
     EVENTS,
+    NOTHING_COMPILED,
     Counter,
     FaultComparison,
-    ProbedModel,
     TimedStep,
     compile_counting,
     compiled,
@@ -25,33 +23,47 @@ from service.anatomy.probes.faults import (
     recompiles,
     seconds_of,
 )
+from service.anatomy.probes.probed import Probed
 from service.anatomy.rms_norm import Norm, rms_norm_operator
+from service.step.buffers import StepArguments
+from service.step.callables import AnyStep
 
 
-def graph_break(probed: ProbedModel, report: Report) -> FaultComparison:
+def graph_break(probed: Probed, report: Report) -> FaultComparison:
     """A clock read between two layers."""
     faulty = probed.copy()
-    probed.layers(faulty)[0].register_forward_hook(_read_clock)
-    return _compare_breaks(probed, probed.model, faulty, _read_clock, report)
+    probed.parts(faulty)[0].register_forward_hook(_read_clock)
+    return _compare_breaks(probed, probed.model, faulty, _read_clock, report, probed.places())
 
 
 def _compare_breaks(
-    probed: ProbedModel, whole: Served, broken: Served, fault: Callable[..., object], report: Report
+    probed: Probed,
+    whole: nn.Module,
+    broken: nn.Module,
+    fault: Callable[..., object],
+    report: Report,
+    places: list[str],
 ) -> FaultComparison:
     report("compiling the step whole")
-    without = probed.served(compiled(whole))
+    without = probed.served(compiled(probed.step(whole)))
     before = compile_counting(without)
+    if not before.graphs:
+        raise StudyError("unsupported_here", NOTHING_COMPILED)
     report("compiling it around the break")
-    with_fault = probed.served(compiled(broken))
+    with_fault = probed.served(compiled(probed.step(broken)))
     after = compile_counting(with_fault)
+    reason = next((one for one in after.reasons if one not in before.reasons), "none that is new")
+    already = [f"Without the fault this module has breaks already: {one}." for one in before.reasons[:1]]
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
         counter=Counter("graph_breaks", before.breaks, after.breaks),
         fault=fault,
         notes=[
-            f"{before.graphs} graph became {after.graphs}, with Python between them. "
-            f"The compiler's reason: {after.reason}."
+            f"Graphs: {before.graphs} without and {after.graphs} with the fault, where Python runs what is "
+            f"outside them. The compiler's reason: {reason}.",
+            *already,
+            *places,
         ],
     )
 
@@ -61,32 +73,32 @@ def _read_clock(layer: Any, inputs: object, output: object) -> None:  # noqa: AN
 
 
 class _Counting(nn.Module):
-    def __init__(self, model: Served) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
         self.steps = 0
 
-    def forward(self, tokens: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of `model`
         self.steps += 1  # the fault
-        return self.model(tokens, positions, last, cache)
+        return self.model(*args, **kwargs)
 
 
-def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
+def recompile(probed: Probed, report: Report) -> FaultComparison:
     """A Python counter in the step: each value is a guard, and each call has a new value."""
-    plain = compiled(probed.model)
-    counting = compiled(_Counting(probed.model))
+    plain = compiled(probed.step(probed.model))
+    counting = compiled(probed.step(_Counting(probed.model)))
     without, with_fault = probed.served(plain), probed.served(counting)
     report("compiling the step")
     first = seconds_of(without)
     with_fault()
-    before = recompiles(counting)
+    before = recompiles(counting, _Counting.forward)
     report("compiling it again at every call")
     with_fault()
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault, warm_passes=0),
         most_repeats=EVENTS,
-        counter=Counter("recompiles", before, recompiles(counting)),
+        counter=Counter("recompiles", before, recompiles(counting, _Counting.forward)),
         fault=_Counting.forward,
         notes=[
             failed_guard(),
@@ -96,9 +108,9 @@ def recompile(probed: ProbedModel, report: Report) -> FaultComparison:
     )
 
 
-def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
+def grad_mode_mismatch(probed: Probed, report: Report) -> FaultComparison:
     """A step compiled in inference mode and called with grad mode on."""
-    step = compiled(probed.model)
+    step = compiled(probed.step(probed.model))
 
     def as_warmed(*arguments: object) -> object:
         with torch.inference_mode(True), torch.no_grad():
@@ -127,19 +139,19 @@ def grad_mode_mismatch(probed: ProbedModel, report: Report) -> FaultComparison:
     )
 
 
-def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
+def thread_change(probed: Probed, report: Report) -> FaultComparison:
     """The number of threads changed between warm-up and a call."""
     threads = torch.get_num_threads()
     other = threads - 1 if threads > 1 else threads + 1
-    without = probed.served(compiled(probed.model))
-    affected = [compiled(probed.model)]
+    without = probed.served(compiled(probed.step(probed.model)))
+    affected = [compiled(probed.step(probed.model))]
 
     def changed(*arguments: object) -> object:
         torch.set_num_threads(other)  # the fault
         return affected[0](*arguments)
 
     def warm_again() -> None:
-        affected[0] = compiled(probed.model)
+        affected[0] = compiled(probed.step(probed.model))
         probed.served(affected[0])()
 
     with_fault = probed.served(changed)
@@ -170,72 +182,45 @@ def thread_change(probed: ProbedModel, report: Report) -> FaultComparison:
 LIMIT = 2
 """The recompile limit, lowered from torch's 8 so that the probe takes less time."""
 
-_MOST_LENGTHS = 10
 
-
-def unbucketed_shape(probed: ProbedModel, report: Report) -> FaultComparison:
-    """Prompts of several lengths padded to one shape, and each in its own."""
-    prompts = _prompts_of_lengths(probed)
-    padded, own = compiled(probed.model), compiled(probed.model)
-    without = probed.served(_padding(padded, cycle(prompts)), "prefill")
-    report("compiling one padded length")
+def unbucketed_shape(probed: Probed, report: Report) -> FaultComparison:
+    """Inputs of several sizes padded to one shape, and each in its own."""
+    batch_size, sizes, note = probed.sizes(LIMIT)
+    padded, own = (compiled(probed.step(probed.model)) for _ in range(2))
+    without = _calls(probed, padded, cycle([one.padded for one in sizes]))
+    report("compiling one padded size")
     without()
-    first = _unpadded(probed, own, iter(prompts[:LIMIT]))
-    report(f"compiling {LIMIT} lengths")
+    first = _calls(probed, own, iter([one.own for one in sizes[:LIMIT]]))
+    report(f"compiling {LIMIT} sizes")
     first()
     new_shape = seconds_of(first)
-    # All entries are used; the lengths that have one do not come again.
-    with_fault = _unpadded(probed, own, cycle(prompts[LIMIT:]))
+    # All entries are used; the sizes that have one do not come again.
+    with_fault = _calls(probed, own, cycle([one.own for one in sizes[LIMIT:]]))
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
-        fault=_unpadded,
-        counter=Counter("compiled_entries", len(entries(padded)), len(entries(own))),
+        fault=_calls,
+        counter=Counter("compiled_entries", 1 + recompiles(padded), 1 + recompiles(own)),
+        batch_size=batch_size,
         notes=[
             failed_guard(),
-            f"A new length took {new_shape:.2f} s to compile. What is timed comes after it: {LIMIT} entries "
-            "are used up (torch's own limit is 8), and each further length runs uncompiled.",
+            f"A new size took {new_shape:.2f} s to compile. What is timed comes after it: {LIMIT} entries "
+            "are used up (torch's own limit is 8), and each further size runs uncompiled.",
             "With `fullgraph=True`, as the compiled modes have it, the limit raises instead.",
+            *note,
         ],
     )
 
 
-def _prompts_of_lengths(probed: ProbedModel) -> list[Tensor]:
-    """Chunks of different lengths, all shorter than a whole one. Raises StudyError for a chunk below 5."""
-    chunk = probed.buffers.arguments("prefill")[0]
-    longest = chunk.shape[1] - 1
-    lengths = range(longest, max(longest - _MOST_LENGTHS, 1), -1)
-    if len(lengths) <= LIMIT:
-        raise StudyError(
-            "unsupported_here",
-            f"prompts of several lengths do not fit a prefill chunk of {chunk.shape[1]}: make it 8 or more",
-        )
-    return [chunk[:, :length].clone() for length in lengths]
-
-
-def _padding(step: Callable[..., object], prompts: Iterator[Tensor]) -> Callable[..., object]:
-    def pad(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
-        prompt = next(prompts)
-        length = prompt.shape[1]
-        chunk[:, :length] = prompt
-        chunk[:, length:] = 0
-        last.fill_(length - 1)
-        return step(chunk, positions, last, cache)
-
-    return pad
-
-
-def _unpadded(
-    probed: ProbedModel, step: Callable[..., object], prompts: Iterator[Tensor]
+def _calls(
+    probed: Probed, step: AnyStep, inputs: Iterator[Callable[[], StepArguments]]
 ) -> Callable[[], object]:
-    """A prefill by `step` of the next of `prompts`, which replaces the chunk that it is called with."""
+    """A call of `step` on the next of `inputs`."""
 
-    def run_unpadded(chunk: Tensor, positions: Tensor, last: Tensor, cache: Cache) -> object:
-        prompt = next(prompts)
-        last.fill_(prompt.shape[1] - 1)
-        return step(prompt, positions, last, cache)  # the fault
+    def run() -> object:
+        return step(*next(inputs)())  # the fault
 
-    return probed.served(run_unpadded, "prefill")
+    return probed.within(run)
 
 
 _EPSILONS = ("epsilon", "variance_epsilon", "eps")
@@ -252,23 +237,24 @@ class _Norm(nn.Module):
         return self.kernel(x, self.weight, self.epsilon)  # the fault
 
 
-def custom_op(probed: ProbedModel, report: Report) -> FaultComparison:
+def custom_op(probed: Probed, report: Report) -> FaultComparison:
     """The last norm through a custom kernel: as a registered operator, and as a plain function."""
     kernel = rms_norm_operator()
     plain = torch.compiler.disable(kernel)
-    return _compare_breaks(
-        probed, _with_norm(probed, kernel), _with_norm(probed, plain), _Norm.forward, report
-    )
+    registered, unregistered = _with_norm(probed, kernel), _with_norm(probed, plain)
+    return _compare_breaks(probed, registered, unregistered, _Norm.forward, report, [])
 
 
-def _with_norm(probed: ProbedModel, kernel: Norm) -> Served:
+def _with_norm(probed: Probed, kernel: Norm) -> nn.Module:
     """A copy of the model whose last RMS norm runs `kernel`. Raises StudyError where it has none."""
-    model = probed.copy()
+    model: nn.Module = probed.copy()
     norms = [(name, module) for name, module in model.named_modules() if "RMSNorm" in type(module).__name__]
     if not norms:
         raise StudyError("unsupported_here", "this probe replaces an RMS norm, and this model has none")
     name, norm = norms[-1]
-    epsilon = next(float(getattr(norm, known)) for known in _EPSILONS if hasattr(norm, known))
+    weight = norm.get_parameter("weight")
+    given = next((getattr(norm, known) for known in _EPSILONS if hasattr(norm, known)), None)
+    epsilon = torch.finfo(weight.dtype).eps if given is None else float(given)  # as of torch.nn.RMSNorm
     parent, _, own_name = name.rpartition(".")
-    setattr(model.get_submodule(parent), own_name, _Norm(kernel, norm.get_parameter("weight"), epsilon))
+    setattr(model.get_submodule(parent), own_name, _Norm(kernel, weight, epsilon))
     return model

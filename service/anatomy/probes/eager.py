@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import resource
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,22 +10,18 @@ from typing import Any
 
 import torch
 
-from models.transformer import Transformer
 from service.anatomy.common import Report, StudyError
 from service.anatomy.operators.calls import OperatorRecorder, thread_keys
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
-    ProbedModel,
     TimedStep,
     compile_counting,
     compiled,
-    copied_tensors,
     hidden_of,
-    in_inference,
 )
+from service.anatomy.probes.probed import Probed, in_inference
 from service.modes import MODES
-from service.step.buffers import allocate
 from service.step.process_state import mapped_blocks
 
 _WAITING = {
@@ -35,15 +30,15 @@ _WAITING = {
 }
 
 
-def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
+def sync_point(probed: Probed, report: Report) -> FaultComparison:
     """A check for NaN after a layer: the flag stays on the device, or is read at once."""
     kept, reading = probed.copy(), probed.copy()
-    probed.layers(kept)[0].register_forward_hook(_keep_flag)
-    probed.layers(reading)[0].register_forward_hook(_read_flag)
-    without, with_fault = probed.served(kept), probed.served(reading)
+    probed.parts(kept)[0].register_forward_hook(_keep_flag)
+    probed.parts(reading)[0].register_forward_hook(_read_flag)
+    without, with_fault = (probed.served(probed.step(model)) for model in (kept, reading))
     before, after = (reads_by_host(probed, run) for run in (without, with_fault))
     report("tracing the graph breaks of the compiled step")
-    breaks = compile_counting(probed.served(compiled(reading, backend="eager"))).breaks
+    breaks = compile_counting(probed.served(compiled(probed.step(reading), backend="eager"))).breaks
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
@@ -52,11 +47,12 @@ def sync_point(probed: ProbedModel, report: Report) -> FaultComparison:
         notes=[
             _WAITING[probed.bench.device.type],
             f"Compiled, the same line causes {breaks} graph breaks: the value is unknown while tracing.",
+            *probed.places(),
         ],
     )
 
 
-def reads_by_host(probed: ProbedModel, run: Callable[[], object]) -> int:
+def reads_by_host(probed: Probed, run: Callable[[], object]) -> int:
     keys = thread_keys(MODES["inference_mode"], probed.bench.device, probed.bench.precision)
     with OperatorRecorder(keys) as recorder:
         run()
@@ -71,24 +67,18 @@ def _read_flag(layer: Any, inputs: object, output: Any) -> None:  # noqa: ANN401
     layer.finite = torch.isfinite(hidden_of(output)).all().item()  # the fault
 
 
-def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
+def autocast(probed: Probed, report: Report) -> FaultComparison:
     """float32 weights under autocast, against weights cast to bfloat16 once."""
     low = torch.bfloat16
-    device = probed.bench.device
     report("casting the weights once")
-    lowered, full = (copy.deepcopy(probed.model).to(dtype) for dtype in (low, torch.float32))
-    if isinstance(full, Transformer):
-        full.rotary = full.rotary.to(low)  # so that keys come out in the dtype of the cache
-    chunk = probed.bench.settings.prefill_chunk
-    buffers = allocate(lowered, [probed.buffers.bucket], chunk, low)[probed.buffers.bucket]
-    casting = torch.autocast(device.type, low)
+    lowered, full = (probed.cast(dtype, low) for dtype in (low, torch.float32))
+    casting = torch.autocast(probed.bench.device.type, low)
 
     def under_autocast() -> object:
         with casting:  # the fault
-            return full(*buffers.arguments("decode"))
+            return full()
 
-    once = in_inference(lambda: lowered(*buffers.arguments("decode")))
-    every_step = in_inference(under_autocast)
+    once, every_step = in_inference(lowered), in_inference(under_autocast)
     report("counting casts")
     before, after = weight_casts(probed, once), weight_casts(probed, every_step)
     return FaultComparison(
@@ -103,10 +93,10 @@ def autocast(probed: ProbedModel, report: Report) -> FaultComparison:
     )
 
 
-def weight_casts(probed: ProbedModel, run: Callable[[], object]) -> list[int]:
+def weight_casts(probed: Probed, run: Callable[[], object]) -> list[int]:
     """Bytes of each copy in another dtype that a call of `run` makes of a weight matrix."""
     shapes = {tuple(weight.shape) for weight in probed.model.parameters() if weight.dim() > 1}
-    return [target.bytes for target in copied_tensors(probed, run) if target.shape in shapes]
+    return [target.bytes for call in probed.calls(run) for target in call.cast if target.shape in shapes]
 
 
 SCRATCH_BYTES = tuple(size << 20 for size in (33, 65, 129, 257, 513))
@@ -122,14 +112,17 @@ _CHURN = {
 _STEPS_COUNTED = 5
 
 
-def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
+def hidden_copy(probed: Probed, report: Report) -> FaultComparison:
     """The layers' outputs in features-first layout, returned as a view."""
     faulty = probed.copy()
-    for layer in probed.layers(faulty):
-        layer.register_forward_hook(_features_first)
-    without, with_fault = probed.served(probed.model, "prefill"), probed.served(faulty, "prefill")
+    for part in probed.parts(faulty):
+        part.register_forward_hook(_features_first)
+    without, with_fault = (probed.served(probed.step(one), "prefill") for one in (probed.model, faulty))
     report("counting copies")
-    before, after = ([one.bytes for one in copied_tensors(probed, run)] for run in (without, with_fault))
+    before, after = (
+        [target.bytes for call in probed.calls(run) for target in call.copied]
+        for run in (without, with_fault)
+    )
     return FaultComparison(
         without=TimedStep(without),
         with_fault=TimedStep(with_fault),
@@ -139,13 +132,17 @@ def hidden_copy(probed: ProbedModel, report: Report) -> FaultComparison:
     )
 
 
+def copied_bytes(probed: Probed, run: Callable[[], object]) -> list[int]:
+    return [target.bytes for call in probed.calls(run) for target in call.copied]
+
+
 def _features_first(layer: object, inputs: object, output: Any) -> Any:  # noqa: ANN401 - a tensor or a tuple
     turned = hidden_of(output).transpose(-1, -2)
     copied = turned.flatten().view(turned.shape).transpose(-1, -2)  # the fault
     return (copied, *output[1:]) if isinstance(output, tuple) else copied
 
 
-def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
+def allocator_churn(probed: Probed, report: Report) -> FaultComparison:
     """A scratch buffer allocated in every step, against one that is kept."""
     kept, churning = probed.copy(), probed.copy()
     device = probed.bench.device
@@ -156,9 +153,9 @@ def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
     def clear(*_: object) -> None:  # what a hook returns would replace the layer's output
         scratch.zero_()
 
-    probed.layers(kept)[0].register_forward_hook(clear)
-    probed.layers(churning)[0].register_forward_hook(lambda *_: _scratch_each_step(size, device))
-    without, with_fault = probed.served(kept), probed.served(churning)
+    probed.parts(kept)[0].register_forward_hook(clear)
+    probed.parts(churning)[0].register_forward_hook(lambda *_: _scratch_each_step(size, device))
+    without, with_fault = (probed.served(probed.step(model)) for model in (kept, churning))
     report("counting allocations from the system")
     return FaultComparison(
         without=TimedStep(without),
@@ -168,6 +165,7 @@ def allocator_churn(probed: ProbedModel, report: Report) -> FaultComparison:
         notes=[
             f"Both steps clear {size >> 20} MiB in their first layer; only its origin differs.",
             _CHURN[device.type],
+            *probed.places(),
         ],
     )
 

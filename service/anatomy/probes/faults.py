@@ -1,8 +1,7 @@
-"""A step without and with a fault: the model it is put in, how both are timed, the line to blame."""
+"""A step without and with a fault: how both are timed and compiled, the line to blame, what is restored."""
 
 from __future__ import annotations
 
-import copy
 import gc
 import inspect
 import logging
@@ -10,26 +9,22 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
 import torch._dynamo
-from torch import Tensor, nn
+from torch import Tensor
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
 
-from models.served import Cache, Served
-from models.transformer import Transformer
-from service.anatomy.common import StudyError, autocast_of, resolve_bucket
-from service.anatomy.operators.calls import Operand, SourceLine, record
+from service.anatomy.common import StudyError
+from service.anatomy.operators.calls import SourceLine
 from service.anatomy.operators.compiled import entries
-from service.measure.cases import Bench, Case
-from service.records import Phase
-from service.step.buffers import DECODE_POSITION, Buffers, allocate
-from service.step.callables import forward_of
+from service.measure.cases import AnyBench
+from service.step.callables import AnyStep
 
 WARM_PASSES = 3
 """Untimed calls before a timed one: the first ones after other code take longer."""
@@ -58,7 +53,9 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True)
 class FaultComparison:
-    """Both steps, warmed; `fault` has the line to blame. `most_repeats`: fewer, where each one compiles."""
+    """Both steps, warmed; `fault` has the line to blame. `most_repeats`: fewer, where each one compiles.
+    `batch_size`, where it is another than that of the probed model.
+    """
 
     without: TimedStep
     with_fault: TimedStep
@@ -66,6 +63,7 @@ class FaultComparison:
     fault: Callable[..., object]
     notes: list[str] = field(default_factory=list)
     most_repeats: int | None = None
+    batch_size: int | None = None
 
 
 def step_seconds(step: TimedStep, synchronise: Callable[[], object]) -> float:
@@ -82,84 +80,6 @@ def step_seconds(step: TimedStep, synchronise: Callable[[], object]) -> float:
     if step.after is not None:
         step.after()
     return (ended - began) / 1e9
-
-
-Result = TypeVar("Result")
-
-LAYERS = 2
-"""Few, so that a compilation takes seconds; two, so that one layer has no fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProbedModel:
-    """A copy of the served model that shares its weights; faults go into copies of `model`, not into it.
-
-    Our own models are shortened to `LAYERS` layers; others keep theirs.
-    """
-
-    bench: Bench
-    model: Served
-    buffers: Buffers
-
-    def copy(self) -> Served:
-        return _with_shared_weights(self.model)
-
-    def layers(self, model: Served) -> nn.ModuleList:
-        """The decoder layers of `model`. Raises StudyError where there is no list of layers."""
-        for module in model.modules():
-            if isinstance(module, nn.ModuleList) and len(module) == model.config.layers:
-                return module
-        raise StudyError(
-            "unsupported_here", "this model has no ModuleList of its layers: use one of ours, such as tiny"
-        )
-
-    def arguments(self, phase: Phase) -> tuple[Tensor, Tensor, Tensor, Cache]:
-        """The arguments of a step of `phase`; sets the buffers for it."""
-        decode = min(DECODE_POSITION, self.model.config.context - 1)
-        self.buffers.positions.fill_(decode if phase == "decode" else 0)
-        return self.buffers.arguments(phase)
-
-    def served(self, run: Callable[..., Result], phase: Phase = "decode") -> Callable[[], Result]:
-        """A call of `run` with the arguments of `phase`, in inference mode and the served precision."""
-        arguments = self.arguments(phase)
-        autocast = autocast_of(self.bench.device, self.bench.precision)
-
-        def call() -> Result:
-            with autocast:
-                return run(*arguments)
-
-        return in_inference(call)
-
-
-def in_inference(call: Callable[[], Result]) -> Callable[[], Result]:
-    inference = torch.inference_mode()
-
-    def run() -> Result:
-        with inference:
-            return call()
-
-    return run
-
-
-def make_probed_model(bench: Bench, batch_size: int) -> ProbedModel:
-    """A model to probe at the bucket of `batch_size`. Raises StudyError where no bucket is that large."""
-    bucket = resolve_bucket(bench, batch_size)
-    model = _with_shared_weights(bench.model)
-    if isinstance(model, Transformer):
-        del model.blocks[LAYERS:]
-        model.config = replace(model.config, layers=len(model.blocks))
-    buffers = allocate(model, [bucket], bench.settings.prefill_chunk, bench.precision.cache, symbolic=False)
-    return ProbedModel(bench, model, buffers[bucket])
-
-
-def _with_shared_weights(model: Served) -> Served:
-    """A deep copy that shares tensors: what is in the memo is not copied."""
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
-
-
-def copied_tensors(probed: ProbedModel, run: Callable[[], object]) -> list[Operand]:
-    case = Case("inference_mode", "decode", lambda *_: run(), probed.buffers)
-    return [target for call in record(case, 1, operands=True)[0].calls for target in call.copied]
 
 
 def hidden_of(output: Any) -> Tensor:  # noqa: ANN401 - a tensor or a tuple
@@ -179,38 +99,49 @@ def line_of_fault(function: Callable[..., object]) -> str:
     return str(SourceLine(inspect.getfile(function), number, function.__module__))
 
 
-def compiled(model: Callable[..., object], backend: str = "inductor") -> types.FunctionType:
-    """`model` compiled without `fullgraph`, with a separate code object and so separate cache entries."""
-    step: Any = torch.compile(forward_of(model, "probed"), dynamic=False, backend=backend)
-    assert isinstance(step, types.FunctionType)
-    return step
+def compiled(step: AnyStep, backend: str = "inductor") -> types.FunctionType:
+    """`step` compiled without `fullgraph`."""
+    made: Any = torch.compile(step, dynamic=False, backend=backend)
+    assert isinstance(made, types.FunctionType)
+    return made
 
 
 class CompileCounts(NamedTuple):
-    """The compiler's counts for the first call of a step, and the first line of its reason for a break."""
+    """The compiler's counts for the first call of a step, and the first lines of its reasons for breaks."""
 
     breaks: int
     graphs: int
-    reason: str
+    reasons: list[str]
 
 
 def compile_counting(call: Callable[[], object]) -> CompileCounts:
+    """Of the first call of a step."""
     counters.clear()
     before = len(graph_break_reasons)
     call()
     reasons = [str(one.reason).splitlines()[0].rstrip(".") for one in graph_break_reasons[before:]]
     breaks = sum(counters["graph_break"].values())
-    return CompileCounts(breaks, counters["stats"]["unique_graphs"], reasons[0] if reasons else "nothing")
+    return CompileCounts(breaks, counters["stats"]["unique_graphs"], reasons)
 
 
-def recompiles(step: types.FunctionType) -> int:
-    return len(entries(step)) - 1
+NOTHING_COMPILED = "torch.compile compiles nothing of this module: this probe is of compiled code"
+
+
+def recompiles(step: types.FunctionType, *parts: Callable[..., object]) -> int:
+    """Entries after the first, of `step` and of `parts` of it, which have some where the graph breaks there.
+
+    Raises StudyError where the compiler compiles nothing of the step.
+    """
+    made = [len(entries(step)), *(len(_debug_get_cache_entry_list(part.__code__)) for part in parts)]
+    if not made[0]:
+        raise StudyError("unsupported_here", NOTHING_COMPILED)
+    return sum(max(count - 1, 0) for count in made)
 
 
 def failed_guard() -> str:
     """Of the newest recompilation."""
-    reason = str(get_compilation_metrics()[-1].recompile_reason)
-    return f"The guard that failed: {reason.splitlines()[0].split('#')[0].strip()}."
+    reasons = [str(made.recompile_reason) for made in get_compilation_metrics() if made.recompile_reason]
+    return f"The guard that failed: {reasons[-1].splitlines()[0].split('#')[0].strip()}."
 
 
 def seconds_of(call: Callable[[], object]) -> float:
@@ -220,22 +151,26 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 @contextmanager
-def as_found(bench: Bench, resets: bool, recompile_limit: int) -> Iterator[None]:
+def as_found(bench: AnyBench, recompile_limit: int) -> Iterator[None]:
     """Run the body, then restore all of the process that a probe may change.
 
-    With `resets` the compiler's entries are dropped before and after: a broken graph leaves entries on the
-    model's own code. The compiler does not warn: a probe provokes its warnings, and reports them itself.
+    The compiler's entries are dropped before and after: a broken graph leaves entries on the model's own
+    code. The compiler does not warn: a probe provokes its warnings, and reports them itself.
     """
     threads, logged = torch.get_num_threads(), logging.root.manager.disable
     kept = {name: counter.copy() for name, counter in counters.items()}, graph_break_reasons.copy()
-    _reset(bench, resets)
+    _reset(bench)
     try:
-        with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=recompile_limit):
+        with (
+            warnings.catch_warnings(),
+            torch.random.fork_rng(),  # a user's inputs are made of a seed
+            torch._dynamo.config.patch(recompile_limit=recompile_limit),
+        ):
             warnings.simplefilter("ignore")
             logging.disable(logging.WARNING)
             yield
     finally:
-        _reset(bench, resets)
+        _reset(bench)
         torch.set_num_threads(threads)
         logging.disable(logged)
         counters.clear()
@@ -246,7 +181,6 @@ def as_found(bench: Bench, resets: bool, recompile_limit: int) -> Iterator[None]
             torch._C._host_emptyCache()  # torch keeps pinned memory whose tensor is gone
 
 
-def _reset(bench: Bench, resets: bool) -> None:
-    if resets:
-        torch._dynamo.reset()
-        bench.forget()
+def _reset(bench: AnyBench) -> None:
+    torch._dynamo.reset()
+    bench.forget()

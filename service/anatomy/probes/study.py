@@ -14,13 +14,12 @@ from service.anatomy.probes import compiler, eager
 from service.anatomy.probes.faults import (
     Counter,
     FaultComparison,
-    ProbedModel,
     as_found,
     line_of_fault,
-    make_probed_model,
     step_seconds,
 )
-from service.measure.cases import Bench
+from service.anatomy.probes.probed import Probed, make_probed
+from service.measure.cases import AnyBench
 from service.measure.rounds import in_rounds, paired_median_ratio
 from service.records import Phase
 from service.statistics.intervals import Interval, median_interval
@@ -33,17 +32,19 @@ Verdict = Literal["slower", "faster", "no detectable difference"]
 
 
 class ProbesArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which probe, at which batch. `repeats` pairs are timed, fewer where each one compiles."""
+    """Which probe, at which batch; by default the smallest that is served, and of a module the largest where
+    the fault needs several rows. `repeats` pairs are timed, fewer where each one compiles.
+    """
 
     name: str
-    batch_size: Annotated[int, msgspec.Meta(ge=1)] = 1
+    batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
     repeats: Annotated[int, msgspec.Meta(ge=6, le=1001)] = 41
 
 
 class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A probe's result. Times are seconds of one step, until `device` has finished; `ratio` is the time with
     the fault over that without, per pair. `verdict` is another than none only where the interval of `ratio`
-    excludes 1 and it differs from 1 by SMALLEST_DIFFERENCE.
+    excludes 1 and it differs from 1 by SMALLEST_DIFFERENCE. `layers`: None for a user's module.
     """
 
     name: str
@@ -59,10 +60,10 @@ class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     batch_size: int
     phase: Phase
-    layers: int
+    layers: int | None
 
 
-def run_probe(bench: Bench, arguments: ProbesArguments, report: Report) -> ProbeFinding:
+def run_probe(bench: AnyBench, arguments: ProbesArguments, report: Report) -> ProbeFinding:
     """Run the probe `arguments.name` and restore the process's state.
 
     Raises StudyError for a probe that does not exist or that this device or model cannot show.
@@ -71,12 +72,12 @@ def run_probe(bench: Bench, arguments: ProbesArguments, report: Report) -> Probe
         known = ", ".join(TABLE)
         raise StudyError("not_found", f"no probe '{arguments.name[:64]}'; try one of {known}", "name")
     probe = TABLE[arguments.name]
-    with as_found(bench, probe.resets, probe.recompile_limit):
+    with as_found(bench, probe.recompile_limit):
         return _measure(bench, probe, arguments, report)
 
 
-def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Report) -> ProbeFinding:
-    probed = make_probed_model(bench, arguments.batch_size)
+def _measure(bench: AnyBench, probe: Probe, arguments: ProbesArguments, report: Report) -> ProbeFinding:
+    probed = make_probed(bench, arguments.batch_size, probe.phase)
     comparison = probe.run(probed, report)
     notes = [*comparison.notes, *attached_note()]
     repeats = min(arguments.repeats, comparison.most_repeats or arguments.repeats)
@@ -97,9 +98,9 @@ def _measure(bench: Bench, probe: Probe, arguments: ProbesArguments, report: Rep
         teaches=PROBES[arguments.name],
         notes=notes,
         device=bench.device.type,
-        batch_size=probed.buffers.bucket,
-        phase=probe.phase,
-        layers=probed.model.config.layers,
+        batch_size=comparison.batch_size or probed.batch_size,
+        phase=probed.phase(probe.phase),
+        layers=probed.layers,
     )
 
 
@@ -111,18 +112,17 @@ def verdict_of(ratio: Interval) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A row of the table. `resets`: it leaves compiled entries on the model's own code."""
+    """A row of the table. `phase`: of the step of a language model that it is put into."""
 
-    run: Callable[[ProbedModel, Report], FaultComparison]
+    run: Callable[[Probed, Report], FaultComparison]
     cure: str
     phase: Phase = "decode"
-    resets: bool = False
     recompile_limit: int = 8
 
 
 TABLE: dict[str, Probe] = {
     "graph-break": Probe(
-        compiler.graph_break, resets=True,
+        compiler.graph_break,
         cure="Take the call out of the step; with `fullgraph=True` a break is an error that names its line.",
     ),
     "recompile": Probe(
@@ -135,7 +135,7 @@ TABLE: dict[str, Probe] = {
         "the dimension before the first call, `torch._dynamo.mark_dynamic(tensor, 1)`.",
     ),
     "sync-point": Probe(
-        eager.sync_point, resets=True,
+        eager.sync_point,
         cure="Leave the value on the device, and read it after the step, with what goes to the host anyway.",
     ),
     "hidden-copy": Probe(
@@ -155,7 +155,7 @@ TABLE: dict[str, Probe] = {
         cure="Set the number of threads once, before the first compilation, and never again."
     ),
     "custom-op": Probe(
-        compiler.custom_op, resets=True,
+        compiler.custom_op,
         cure="Register it (`torch.library.custom_op`) with a fake, and with a gradient where it is trained.",
     ),
     "autocast": Probe(

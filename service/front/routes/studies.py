@@ -330,19 +330,17 @@ ProbeAnswer.__doc__ = "A step without and with the fault, the line to blame, the
 NAMES = Path(json_schema_extra={"enum": [*PROBES], "examples": ["hidden-copy"]})
 
 
-@of_language_models.get("/probes", responses={200: {"model": ProbesAnswer}})
-async def probes(request: Request) -> Response:
+@router.get("/probes", responses={200: {"model": ProbesAnswer}})
+async def probes() -> Response:
     """The probes by name, with what each teaches."""
-    _state_for("probes", request)
     listed = [{"name": name, "teaches": teaches} for name, teaches in PROBES.items()]
     return reply({"probes": listed})
 
 
-@of_language_models.post("/probes/{name}", responses={200: {"model": ProbeAnswer}, **STUDY_ERRORS})
+@router.post("/probes/{name}", responses={200: {"model": ProbeAnswer}, **STUDY_ERRORS})
 async def probe(name: Annotated[str, NAMES], request: Request) -> Response:
     """One pitfall, live: a step without and with it, the counter that moved, the line to blame, the cure."""
-    studies = _state_for("probes", request).studies
     if name not in PROBES:
         raise NotFound(f"no probe '{name[:64]}'; try one of {', '.join(PROBES)}", param="name")
-    found = await unless_gone(request.receive, studies.study("probes", {"name": name}))
+    found = await unless_gone(request.receive, state_of(request).studies.study("probes", {"name": name}))
     return Response(found.body, headers={"Server-Timing": _spent(found)}, media_type="application/json")

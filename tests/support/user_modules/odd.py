@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -280,6 +281,18 @@ def build_sized() -> Any:
         return (torch.randn(batch, size, WIDTH),)
 
     return SimpleNamespace(model=Sized().eval(), inputs=sequences, sizes=(3, 5))
+
+
+class Locked(Linear):
+    """Holds what cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = Lock()
+
+
+def build_locked() -> tuple[nn.Module, Inputs]:
+    return Locked().eval(), inputs
 
 
 def build_plain() -> tuple[nn.Module, Inputs]:

@@ -122,7 +122,8 @@ function Side({ side, found, scale }) {
 }
 
 function ofStep({ phase, layers, batch_size, device }) {
-  return `One ${phase} step of ${layers} layers, batch ${batch_size}, ${device}, on a copy of the model: serving is not touched.`;
+  const what = layers === null ? "call" : `${phase} step of ${layers} layers`;
+  return `One ${what}, batch ${batch_size}, ${device}, on a copy of the model: serving is not touched.`;
 }
 
 const side = (found) => html`<${Interval} ...${seconds(found)} />`;
