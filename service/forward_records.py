@@ -11,7 +11,7 @@ class ForwardWork(msgspec.Struct, frozen=True, kw_only=True):
     On inputs that it has itself for a batch of `batch_size`, by `seed`; or on those that were sent, of which
     the engine alone knows dtypes and shapes: `inputs`, the JSON of a list or an object of nested lists, or
     `safetensors`, a file of that format. `size`: one of the module's sizes but the first, which None is.
-    `outputs`: the results of the last call are answered.
+    `outputs`: the results of the last call are answered. `compare`: they are compared with those of eager.
     """
 
     batch_size: int
@@ -21,6 +21,7 @@ class ForwardWork(msgspec.Struct, frozen=True, kw_only=True):
     inputs: bytes | None = None
     safetensors: bytes | None = None
     outputs: bool = False
+    compare: bool = False
 
     @property
     def sent(self) -> str | None:

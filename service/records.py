@@ -511,7 +511,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """How a job ended: exactly one per job that the engine took. `timings` is None if it never started.
 
     A `profile`, or being `sampled`, slowed it down. `kernels` and `launches`: totals of a profiled job.
-    `forward_outputs`: the JSON of what a module returned, where it was asked for.
+    `forward_outputs`: the JSON of what a module returned, and `parity` its parity, where asked for.
     """
 
     id: str
@@ -525,6 +525,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     prompt_tokens: int = 0
     outputs: list[Output] = []
     forward_outputs: bytes | None = None
+    parity: Parity | None = None
     timings: Timings | None = None
     kernels: int | None = None
     launches: int | None = None

@@ -21,6 +21,7 @@ from service.step.buffers import LEAD_STEPS, ModuleArguments
 from service.step.callables import AnyStep
 from service.step.meters import Meter, Readings
 from service.step.module_inputs import ModuleInputs, ShapeInputs, WrongInputs
+from service.step.module_parity import CallParity
 from service.step.module_step import as_json, leaves
 
 LEAD_SHARE = 8
@@ -41,9 +42,14 @@ class Forwarder:
     """Runs one job at a time, on the static inputs of its batch size."""
 
     def __init__(
-        self, inputs: Mapping[int, ModuleInputs], device: torch.device, inbox: Inbox | LocalInbox
+        self,
+        inputs: Mapping[int, ModuleInputs],
+        device: torch.device,
+        inbox: Inbox | LocalInbox,
+        parity: CallParity,
     ) -> None:
         self._inputs = inputs
+        self._parity = parity
         self._watch = JobWatch(inbox)
         self._waits = device.type == "cuda"
         # Copied to the host behind each call: what is waited for, and what separates two steps in a trace.
@@ -71,6 +77,8 @@ class Forwarder:
             output = self._call(job, work.calls, step, inputs.arguments, result, meter, feed_ns)
             if work.outputs:
                 result.forward_outputs = _encoded(output)
+            if work.compare:
+                result.parity = self._parity.of_call(output, inputs.arguments)
         except JobEnded as end:
             result.kind = end.kind
 
@@ -147,7 +155,7 @@ class Forwarder:
         """Runs before `job`, which is sampled: a call right after another mode's takes longer."""
         assert job.forward is not None
         return msgspec.structs.replace(
-            job, forward=msgspec.structs.replace(job.forward, calls=1, outputs=False)
+            job, forward=msgspec.structs.replace(job.forward, calls=1, outputs=False, compare=False)
         )
 
     def warm_up_jobs(self, mode: str) -> Iterator[Job]:

@@ -8,7 +8,7 @@ from typing import Protocol, get_args
 
 from service.engine.inbox import Inbox, LocalInbox
 from service.engine.text import Completions
-from service.records import Job, OutcomeKind, Phase, Problem, StepProfile
+from service.records import Job, OutcomeKind, Parity, Phase, Problem, StepProfile
 from service.step.callables import AnyStep
 from service.step.meters import Meter, Readings
 from service.workloads import GENERATE, Workload
@@ -38,6 +38,7 @@ class JobResult:
     attended_tokens: int = 0
     rows: Completions | None = None
     forward_outputs: bytes | None = None
+    parity: Parity | None = None
     workload: Workload = GENERATE
     prefill: Readings = field(default_factory=Readings)
     decode: Readings = field(default_factory=Readings)

@@ -49,6 +49,7 @@ def build_outcome(
         prompt_tokens=result.prompt_tokens,
         outputs=result.rows.outputs() if result.rows else [],
         forward_outputs=result.forward_outputs,
+        parity=result.parity,
         timings=measured(perf_counter_ns()) if result.bucket else None,
         kernels=kernels,
         launches=launches,

@@ -12,14 +12,14 @@ from service.engine.forwarding import Forwarder
 from service.engine.generation import Generator
 from service.engine.inbox import Inbox, LocalInbox
 from service.engine.text import most_prompt_bytes
-from service.modes import Mode
+from service.modes import MODES, Mode
 from service.records import EngineSettings
 from service.step.buffers import Buffers, allocate
 from service.step.callables import AnyStep, build_step, step_of
 from service.step.device import reason
 from service.step.loaded_model import LoadedModel, LoadedModule, load_model, load_module
 from service.step.module_inputs import ModuleInputs
-from service.step.module_parity import ModuleParityCheck
+from service.step.module_parity import CallParity, ModuleParityCheck
 from service.step.module_step import MODULE
 from service.step.parity import DECODE_STEPS, ParityCheck
 from service.step.roofs import step_bytes, step_flops
@@ -120,7 +120,8 @@ class Forward:
         return ModuleParityCheck(self.loaded.user, self.inputs, eager, self.loaded.precision)
 
     def jobs(self, inbox: Inbox | LocalInbox) -> Forwarder:
-        return Forwarder(self.inputs, self.loaded.device, inbox)
+        parity = CallParity.of(self.build(MODES["eager"]), self.loaded.user, self.loaded.precision)
+        return Forwarder(self.inputs, self.loaded.device, inbox, parity)
 
     def reason(self, error: Exception) -> str:
         return explain(error, otherwise="leave the mode out")

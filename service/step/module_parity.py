@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from models.workload import UserModule, explain
 from service.records import Attention, Parity, Phase
+from service.step.buffers import ModuleArguments
 from service.step.callables import AnyStep
 from service.step.device import is_device_lost, is_out_of_memory
 from service.step.loaded_model import Precision
@@ -133,6 +134,24 @@ class ModuleParityCheck:
     def wrong(self, verdict: Parity) -> str | None:
         """Why a mode of that newest verdict is not to be served; None where it is."""
         return None if verdict.passed else self._wrong or OUT_OF_PARITY
+
+
+@dataclass(frozen=True, slots=True)
+class CallParity:
+    """Compares what a call returned with what a call of `eager` on the same arguments returns."""
+
+    eager: AnyStep
+    tolerances: Tolerances
+
+    @classmethod
+    def of(cls, eager: AnyStep, user: UserModule, precision: Precision) -> CallParity:
+        return cls(eager, Tolerances.of(user, precision))
+
+    def of_call(self, output: Any, arguments: ModuleArguments) -> Parity:  # noqa: ANN401 - any tree
+        """Calls eager once."""
+        found = _cloned(list(leaves(output, OUTPUT)))
+        expected = list(leaves(self.eager(*arguments), OUTPUT))
+        return compare_trees(expected, found, self.tolerances)[0]
 
 
 def _called(step: AnyStep, inputs: ShapeInputs) -> list[tuple[str, Any]]:

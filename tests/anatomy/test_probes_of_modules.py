@@ -119,7 +119,11 @@ def test_a_module_that_breaks_recompiles_where_it_does_and_says_that_it_breaks(
         ("odd.py:build_recurrent", "graph-break", "compiles nothing of this module"),
         ("odd.py:build_locked", "sync-point", "copy.deepcopy of this module fails: cannot pickle"),
         ("odd.py:build_nested", "custom-op", "this probe replaces an RMS norm"),
-        ("odd.py:build_plain", "sync-point", "floating point tensor of two or more dimensions, and none does"),
+        (
+            "odd.py:build_plain",
+            "sync-point",
+            "tensor of two or more dimensions, and none does",
+        ),
     ],
 )
 def test_what_a_module_cannot_show_is_refused_with_the_reason(

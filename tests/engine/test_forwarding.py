@@ -17,7 +17,7 @@ from safetensors.torch import save as as_file
 from torch import Tensor
 from torch._dynamo import config as dynamo_config
 
-from models.workload import ModuleError, load_module
+from models.workload import ModuleError, UserModule, load_module
 from service.engine import loop, warmup
 from service.engine.forwarding import Forwarder
 from service.engine.inbox import LocalInbox, local_job
@@ -29,8 +29,10 @@ from service.forward_records import BatchPlace, ForwardWork
 from service.front.supervisor import EXIT_BAD_SETTINGS
 from service.records import EngineSettings, EngineStatus, Job, Outcome
 from service.step import module_parity
+from service.step.loaded_model import choose_precision
 from service.step.meters import HostMeter, Readings
 from service.step.module_inputs import ModuleInputs, WrongInputs
+from service.step.module_parity import CallParity
 from service.workloads import FORWARD
 
 pytestmark = pytest.mark.usefixtures("restored_globals")
@@ -331,6 +333,14 @@ class Busy(LocalInbox):
         return self.cancelled
 
 
+def forwarder_of(user: UserModule, inbox: LocalInbox | None = None) -> Forwarder:
+    def eager(args: Any, kwargs: Any) -> Any:
+        return user.module(*args, **kwargs)
+
+    parity = CallParity.of(eager, user, choose_precision("float32", CPU))
+    return Forwarder({4: ModuleInputs(user, 4)}, CPU, inbox or LocalInbox([]), parity)
+
+
 def forwarded(
     job: Job,
     module: str = "described",
@@ -338,10 +348,9 @@ def forwarded(
     step: Callable[..., Any] | None = None,
 ) -> JobResult:
     user = load_module(named(module), CPU, torch.float32)
-    inputs = {4: ModuleInputs(user, 4)}
     result = JobResult(workload=FORWARD)
     steps: dict[Any, Any] = {("forward", 4): step or (lambda args, kwargs: user.module(*args, **kwargs))}
-    Forwarder(inputs, CPU, inbox or LocalInbox([])).run(job, steps, result, HostMeter())
+    forwarder_of(user, inbox).run(job, steps, result, HostMeter())
     return result
 
 
@@ -350,6 +359,29 @@ def test_calls_of_a_long_job_are_timed_once_the_caches_are_warm() -> None:
         step = Mock(return_value=None)
         result = forwarded(called(calls=calls), step=step)
         assert (result.forward.steps, step.call_count) == (calls, calls + untimed)
+
+
+def test_what_a_mode_returns_is_compared_with_eager_on_the_same_inputs() -> None:
+    user = load_module(named("plain"), CPU, torch.float32)
+    seen: list[Tensor] = []
+
+    def off_by(amount: float) -> Callable[..., Any]:
+        def step(args: tuple[Tensor], kwargs: object) -> Tensor:
+            seen.append(args[0].clone())
+            return user.module(*args) + amount
+
+        return step
+
+    same = forwarded(called(seed=3, compare=True), "plain", step=off_by(0.0))
+    assert torch.equal(seen[-1], user.inputs(4, 3, None).args[0])
+    assert same.parity is not None
+    assert (same.parity.passed, same.parity.max_abs_logit_difference) == (True, 0.0)
+    unlike = forwarded(called(seed=3, compare=True), "plain", step=off_by(0.5))
+    assert unlike.parity is not None
+    assert unlike.parity.max_abs_logit_difference == pytest.approx(0.5)
+    assert not unlike.parity.passed
+    assert forwarded(called(seed=3), "plain", step=off_by(0.0)).parity is None
+    assert unlike.forward.steps == 1
 
 
 def test_a_job_that_is_cancelled_ends_between_two_calls() -> None:
@@ -404,7 +436,7 @@ def test_inputs_as_json_are_what_the_module_is_called_on_until_others_come() -> 
         seen.append(args[0].clone())
 
     user = load_module(named("described"), CPU, torch.float32)
-    forwarder = Forwarder({4: ModuleInputs(user, 4)}, CPU, LocalInbox([]))
+    forwarder = forwarder_of(user)
     rows = [[float(row)] * 8 for row in range(4)]
     whole = [[row] * 8 for row in range(4)]
     for job in (called(), given([rows]), called(), called(seed=2), given([whole])):
@@ -543,7 +575,7 @@ class SpyMeter(HostMeter):
 
 def test_on_cuda_a_call_is_launched_before_the_one_before_it_is_waited_for_and_all_are_in_the_end() -> None:
     user = load_module(named("described"), CPU, torch.float32)
-    forwarder = Forwarder({4: ModuleInputs(user, 4)}, CPU, LocalInbox([]))
+    forwarder = forwarder_of(user)
     forwarder._waits = True
     meter, result = SpyMeter(), JobResult(workload=FORWARD)
     forwarder.run(called(calls=3, seed=5), {("forward", 4): lambda *_: None}, result, meter)

@@ -20,7 +20,7 @@ from service.front.advice import ServedRequests
 from service.front.request_timing import RequestTiming, add_up
 from service.front.schemas import MAX_CALLS, MAX_PROFILED_CALLS
 from service.front.settings import Settings
-from service.records import Job, Outcome, PhaseTimings, Timings
+from service.records import Job, Outcome, Parity, PhaseTimings, Timings
 from service.workloads import FORWARD, GENERATE, of_job
 from tests.support.serving import BODY, JSON, Front, logged, refused, running, until
 from tests.support.serving import GENERATE as GENERATE_PATH
@@ -422,7 +422,7 @@ def test_what_the_engine_refuses_is_a_422(module: Front) -> None:
 # ---------------------------------------------------------------- what is made of it
 
 
-def test_a_comparison_runs_each_mode_once_per_round_and_compares_no_texts(module: Front) -> None:
+def test_a_comparison_runs_each_mode_once_per_round_and_compares_what_they_return(module: Front) -> None:
     body = {**WORK, "calls": 5, "modes": ["eager", "compiled"]}
     answer = module.http.post(COMPARE, json=body)
     assert answer.status_code == 200, answer.text
@@ -433,6 +433,8 @@ def test_a_comparison_runs_each_mode_once_per_round_and_compares_no_texts(module
     assert eager["dispatch_seconds"] + eager["kernel_seconds"] == pytest.approx(5 * 40e-6)
     assert compiled["speedup"] == {"vs": "eager", "ratio": 1.0, "low": 1.0, "high": 1.0}
     assert (eager["text_equal"], compiled["text_equal"]) == (None, None)
+    assert compiled["parity"].keys() == {field.name for field in msgspec.structs.fields(Parity)}
+    assert compiled["parity"]["passed"]
     assert module.moved()['requests_total{mode="compiled",outcome="ok"}'] == 9  # one of them sampled
 
 

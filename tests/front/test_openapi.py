@@ -163,10 +163,23 @@ def test_the_operations_are_those_whose_answers_are_recorded(
 def test_a_service_describes_the_routes_of_what_it_serves(
     document: dict[str, Any], of_module: dict[str, Any]
 ) -> None:
-    of_both = {"compare", "modes", "advice", "traces", "runs", "live", "ready", "metrics", "run_operators", "probe"}
+    of_both = {
+        "compare",
+        "modes",
+        "advice",
+        "traces",
+        "runs",
+        "live",
+        "ready",
+        "metrics",
+        "run_operators",
+        "probe",
+    }
     assert of_both <= ids(document) & ids(of_module)
     assert {"forward", "forward_auto"} == ids(of_module) - ids(document)
-    assert {"generate", "generate_auto", "completions", "models", "run_tape"} <= ids(document) - ids(of_module)
+    assert {"generate", "generate_auto", "completions", "models", "run_tape"} <= ids(document) - ids(
+        of_module
+    )
     forms = ("batch_size", "inputs", "safetensors")
     body = of_module["paths"]["/v1/modes/{mode}/forward"]["post"]["requestBody"]["content"]
     schema = body["application/json"]["schema"]

@@ -197,6 +197,7 @@ class FakeEngine:
             prompt_tokens=sum(len(p.split() if isinstance(p, str) else p) for p in job.prompts),
             outputs=outputs,
             forward_outputs=outputs_of(job, command),
+            parity=PARITY if job.forward and job.forward.compare else None,
             timings=self.timings(job, taken, time.perf_counter_ns()),
             profile=profile,
             sampled=job.sample,

@@ -99,8 +99,8 @@ function Shown({ view, lab, service, reload }) {
 /**
  * What is served, as the views need it, so that none asks which it is. `fields`: of the form (parts/request.js), whose
  * values `bodyOf` makes the body of a request, `stepsOf` one whose steps are all run. `send({lab, values, signal, show})`
- * sends it and shows what is known as `Answer`. `rate`: the metric of its throughput. `verdictOn(results, modes)` and
- * `agreementOf(result, modes)`: whether a comparison's modes answered alike. `perStep(seconds, values)`: of a median,
+ * sends it and shows what is known as `Answer`. `rate`: the metric of its throughput. `verdictOn(results)` and
+ * `agreementOf(result)`: whether a comparison's modes answered alike. `perStep(seconds, values)`: of a median,
  * where it is of several steps alone; `medians`: what medians are of.
  */
 const KINDS = { generate, forward };

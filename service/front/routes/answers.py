@@ -18,8 +18,9 @@ from service.front.advice import EAGER, Asked
 from service.front.errors import LaunchboundError, error_body
 from service.front.request_timing import ForwardTimings, RequestParts, RequestTiming, TimingsBody
 from service.front.routes.state import AppState
+from service.front.schemas import fields_of
 from service.modes import AUTO
-from service.records import FinishReason, Outcome, Token
+from service.records import FinishReason, Outcome, Parity, Token
 from service.statistics.choice import MINIMUM_ROUNDS
 from service.statistics.intervals import Interval
 
@@ -88,6 +89,11 @@ class ForwardAnswer(TypedDict):
     calls: int
     outputs: Any
     timings: ForwardTimings
+
+
+@fields_of(Parity)
+class ParityBody:
+    """Logits beside eager's on fixed prompts; of a module its outputs."""
 
 
 class Speedup(TypedDict):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 from operator import mul
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
+from service.forward_records import ForwardWork
 from service.front.advice import EAGER
 from service.front.errors import BadRequest, ModeNotReady
 from service.front.request_timing import RequestTiming, known_sum
-from service.front.routes.answers import Speedup, reply, speedup
+from service.front.routes.answers import ParityBody, Speedup, reply, speedup
 from service.front.routes.engine_call import EngineCall, new_job
 from service.front.routes.state import AppState, state_of
 from service.records import PhaseTimings
@@ -26,7 +28,8 @@ from service.workloads import of_job
 class ModeResult(TypedDict):
     """One mode of a comparison: medians over its rounds, waiting behind other requests left out.
 
-    Of a module they are of its calls alone, without HTTP.
+    Of a module they are of its calls alone, without HTTP, and `parity` compares what one of them returned
+    with what eager returns on the same inputs.
 
     On a CPU dispatch and kernel are those medians by the shares of one more run, sampled faster.
     """
@@ -42,6 +45,7 @@ class ModeResult(TypedDict):
     speedup: Speedup | None
     speedup_without_compiler: Speedup | None
     text_equal: bool | None
+    parity: ParityBody | None
 
 
 class CompareAnswer(TypedDict):
@@ -67,12 +71,16 @@ async def compared(
     modes = _modes(state, asked)
     runs: dict[str, list[RequestTiming]] = {mode: [] for mode in modes}
     sampled: dict[str, RequestTiming] = {}
+    work: ForwardWork | None = fields.get("forward")
+    checked = fields if work is None else {"forward": msgspec.structs.replace(work, compare=True)}
     engine = state.client.engine
     async with EngineCall(state, request.scope, request.receive) as call:
 
         async def run(mode: str, number: int | str, sample: bool = False) -> RequestTiming:
             name = f"{request.state.request_id}.{number}.{mode}"
-            job = new_job(state, name, received_ns, mode=mode, sample=sample, alone=True, **fields)
+            is_first = mode not in sampled and not runs[mode]
+            given = checked if is_first else fields
+            job = new_job(state, name, received_ns, mode=mode, sample=sample, alone=True, **given)
             timing = await call.result(call.submit(job), job.sent_ns)
             state.observe_soon(timing)
             return timing
@@ -110,6 +118,7 @@ def _result(
     runs, baseline = runs_by_mode[mode], runs_by_mode.get(EAGER)
     shares = None if sampled is None else _shares(sampled)
     dispatch, low, high, kernel = _measured(runs) if shares is None else _by_shares(runs, shares)
+    parity = (sampled or runs[0]).outcome.parity
     counted = None
     if sampled is not None and shares is not None:
         counted = sum((each.kernel_samples or 0) + (each.host_samples or 0) for each in _phases(sampled))
@@ -124,6 +133,7 @@ def _result(
         "samples": counted,
         "speedup": _speedup(mode, EAGER, runs_by_mode),
         "speedup_without_compiler": _speedup(mode, PLAIN, runs_by_mode),
+        "parity": None if parity is None else cast(ParityBody, msgspec.structs.asdict(parity)),
         "text_equal": _texts(runs) == _texts(baseline) if baseline and baseline[0].outcome.outputs else None,
     }
 

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from service.front.advice import AutoMode, headroom
 from service.front.errors import BadRequest
 from service.front.machine import machine
-from service.front.routes.answers import Speedup, error, reply, speedup
+from service.front.routes.answers import ParityBody, Speedup, error, reply, speedup
 from service.front.routes.state import state_of
 from service.front.schemas import STUDY_BODIES, fields_of
 from service.modes import MODES
@@ -23,7 +23,6 @@ from service.records import (
     DeviceTime,
     KernelTime,
     ModeStatus,
-    Parity,
     Phase,
     ProfilerCost,
     Readiness,
@@ -42,11 +41,6 @@ class SamplesBody:
 @fields_of(Compilation)
 class CompilationBody:
     """The first call of one compiled callable; `cold_seconds` is null until an empty cache was seen."""
-
-
-@fields_of(Parity)
-class ParityBody:
-    """Logits beside eager's on fixed prompts; of a module its outputs."""
 
 
 @fields_of(DeviceTime)

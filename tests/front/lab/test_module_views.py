@@ -189,7 +189,7 @@ def test_compare_shows_ratios_with_intervals_times_per_call_and_whether_outputs_
     ends = "–".join(significant(gain[end]) for end in ("low", "high"))
     said = page.text("[data-mode=no_grad]")
     assert f"{significant(gain['ratio'])}× ({ends}, n = 8) over eager" in said
-    parity = next(mode["parity"] for mode in module.http.get("/v1/modes").json()["modes"])
+    parity = found["results"][1]["parity"]
     assert f"outputs as eager's: largest difference {significant(parity['max_abs_logit_difference'])}" in said
     assert "All modes returned what eager does" in page.text("main")
     assert "of the calls alone" in page.text("main")
@@ -197,11 +197,17 @@ def test_compare_shows_ratios_with_intervals_times_per_call_and_whether_outputs_
     assert data(page) == found
 
 
+def compared(module: Front, modes: list[str], parity: dict[str, Any] | None) -> Any:
+    """An answer of compare, in which the last mode has that parity, or with None none."""
+    body = {"batch_size": 1, "calls": 1, "repeats": 1, "modes": modes}
+    found = module.http.post("/v1/compare", json=body).json()
+    last = found["results"][-1]
+    last["parity"] = parity and last["parity"] | parity
+    return found
+
+
 def test_modes_are_chosen_and_one_that_was_not_compared_with_eager_is_named(page: Tab, module: Front) -> None:
-    modes = module.http.get("/v1/modes").json()
-    for mode, parity in zip(modes["modes"], (modes["modes"][0]["parity"], None), strict=True):
-        mode["parity"] = parity
-    answer(page, "**/v1/modes", modes)
+    answer(page, "**/v1/compare", compared(module, ["no_grad"], None))
     page.open("/lab/compare?calls=1&rounds=1", "main form")
     page.page.get_by_role("checkbox", name="eager").uncheck(force=True)
     assert "modes=no_grad" in page.page.url
@@ -229,9 +235,8 @@ def test_where_eager_is_not_served_ratios_are_over_inference_mode(browser: Brows
 
 
 def test_a_mode_that_returned_something_else_is_named(page: Tab, module: Front) -> None:
-    modes = module.http.get("/v1/modes").json()
-    modes["modes"][1]["parity"] |= {"passed": False, "max_abs_logit_difference": 0.5}
-    answer(page, "**/v1/modes", modes)
+    unlike = {"passed": False, "max_abs_logit_difference": 0.5}
+    answer(page, "**/v1/compare", compared(module, ["eager", "no_grad"], unlike))
     page.open("/lab/compare?calls=1&rounds=1", "main form")
     page.page.get_by_role("button", name="Compare 2 modes").click()
     page.page.wait_for_selector("[data-mode]")

@@ -25,19 +25,17 @@ export const forward = {
 
 const countOf = (calls) => (calls === 1 ? "a single one" : `${whole(calls)} in a row`);
 
-/** The engine compared outputs when the mode became ready: not all of them are in an answer. */
-function agreementOf({ mode }, modes) {
-  const parity = modes.find((one) => one.mode === mode)?.parity;
+function agreementOf({ parity }) {
   if (!parity) return { text: "outputs not compared with eager's" };
   const most = `largest difference ${significant(parity.max_abs_logit_difference)}`;
   if (parity.passed) return { text: `outputs as eager's: ${most}`, differs: false };
   return { text: `other outputs than eager: ${most}`, differs: true };
 }
 
-function verdictOn(results, modes) {
-  const apart = results.filter((result) => agreementOf(result, modes).differs !== false).map(({ mode }) => mode);
+function verdictOn(results) {
+  const apart = results.filter((result) => agreementOf(result).differs !== false).map(({ mode }) => mode);
   if (apart.length > 0) return `Not the outputs of eager, or not compared with them: ${apart.join(", ")}.`;
-  return "All modes returned what eager does, within the tolerance, when they became ready.";
+  return "All modes returned what eager does, within the tolerance.";
 }
 
 async function send({ lab, values, signal, show }) {

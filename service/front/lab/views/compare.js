@@ -65,14 +65,14 @@ function Results({ answer, values, rounds, lab }) {
   const { results, batch_size } = answer;
   const { verdictOn, medians } = lab.workload;
   const scale = Math.max(...results.map(({ median_seconds }) => median_seconds));
-  return html`<p>${verdictOn(results, lab.modes)} Batch ${batch_size}, ${rounds} ${rounds === 1 ? "round" : "rounds"}.</p>
+  return html`<p>${verdictOn(results)} Batch ${batch_size}, ${rounds} ${rounds === 1 ? "round" : "rounds"}.</p>
     ${results.map((result) => html`<${ModeResult} ...${{ result, values, scale, rounds, lab }} key=${result.mode} />`)}
     <p class="note">${medians} The bars are on one scale. Medians of parts need not add up to the median of the whole.</p>`;
 }
 
 function ModeResult({ result, values, scale, rounds, lab }) {
   const { mode, effective, median_seconds, dispatch_seconds, kernel_seconds } = result;
-  const agreement = lab.workload.agreementOf(result, lab.modes);
+  const agreement = lab.workload.agreementOf(result);
   const each = lab.workload.perStep(median_seconds, values);
   const { dispatch_low_seconds, dispatch_high_seconds, samples } = result;
   // On CUDA kernels run beside the host: stacked on its dispatch they would be counted twice.
