@@ -240,9 +240,18 @@ def doubles(names: Iterable[str], device_type: str) -> dict[str, str]:
     return {name: other for name, other in effective.items() if name != other and other in effective}
 
 
-def named_modes(names: Iterable[str]) -> list[str]:
-    """`names` in the ladder's order, each once. Raises ValueError, which lists the valid ones."""
-    chosen = set(names)
-    if unknown := sorted(chosen - {*MODES, ALL_MODES}):
+def asked_modes(names: Iterable[str]) -> list[str]:
+    """`names` in their order, each once, then what ALL_MODES adds. Raises ValueError, which lists the valid
+    ones.
+    """
+    chosen = dict.fromkeys(names)
+    if unknown := sorted(chosen.keys() - {*MODES, ALL_MODES}):
         raise ValueError(f"unknown mode {', '.join(unknown)}; try some of {', '.join(MODES)}, or {ALL_MODES}")
-    return [name for name in MODES if name in chosen or ALL_MODES in chosen]
+    everything = MODES if ALL_MODES in chosen else ()
+    return [name for name in dict.fromkeys([*chosen, *everything]) if name != ALL_MODES]
+
+
+def named_modes(names: Iterable[str]) -> list[str]:
+    """The same in the ladder's order."""
+    chosen = asked_modes(names)
+    return [name for name in MODES if name in chosen]

@@ -18,7 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 from service.machine import pin
 from tests.fuzz.service import SEED, VARIABLE
 from tests.support.serving import Front, running
-from tests.support.start_up import FEW_SAMPLES
+from tests.support.start_up import FEW_SAMPLES, few_samples
 from tests.support.whole_service import WholeService, whole_service, write_small_tiny
 
 # Before torch is loaded. Waiting threads would spin, and the workers have more of them than there are cores.
@@ -114,6 +114,20 @@ class FileScheduling(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
     """How several workers share the tests (`make test`)."""
     return FileScheduling(config, log)
+
+
+@pytest.fixture
+def restored_globals() -> Iterator[None]:
+    """An engine freezes globals of its process, which here is that of all tests. It takes few samples."""
+    import torch  # which most tests do without
+    from torch._dynamo import config as dynamo_config
+
+    threads = torch.get_num_threads()
+    limits = ("recompile_limit", "accumulated_recompile_limit")
+    with few_samples(), dynamo_config.patch({name: getattr(dynamo_config, name) for name in limits}):
+        yield
+    torch.compiler.set_stance("default")
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

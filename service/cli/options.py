@@ -79,7 +79,10 @@ Dtype = Annotated[
     Literal["auto", "float32", "bfloat16", "autocast-bfloat16"] | None,
     typer.Option(help="Precision; auto: float32 on a CPU, bfloat16 on a GPU."),
 ]
-Modes = Annotated[str | None, typer.Option(help="Modes, comma-separated; all: each of the ladder.")]
+Modes = Annotated[
+    str | None,
+    typer.Option(help="Modes, comma-separated, made ready in this order; all: each of the ladder."),
+]
 Advice = Annotated[
     str | None, typer.Option(help="Results folder of a sweep: `auto` runs what its report advises.")
 ]

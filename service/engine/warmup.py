@@ -61,7 +61,7 @@ class ConfiguredMode:
 
 
 class Warmup:
-    """The configured modes, made ready in the ladder's order; `reference_seconds` is what eager's took."""
+    """The configured modes, made ready in the order of `modes`; `reference_seconds` is what eager's took."""
 
     def __init__(
         self,

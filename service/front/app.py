@@ -205,12 +205,12 @@ def _assemble(
     instrumented, timeout = settings.instrumentation == "full", settings.request_timeout_seconds
     workload = settings.workload
     recorder = Metrics(
-        new_registry(), settings.modes, settings.batch_sizes, build, instrumented, timeout, workload
+        new_registry(), settings.ladder, settings.batch_sizes, build, instrumented, timeout, workload
     )
     served = ServedRequests(workload)
-    auto = AutoMode(settings.modes, settings.batch_sizes, settings.advice, served)
+    auto = AutoMode(settings.ladder, settings.batch_sizes, settings.advice, served)
     listeners = recorder, EngineLog(settings, build, address), served, auto
-    client = EngineClient(settings.modes, settings.max_queue, *listeners)
+    client = EngineClient(settings.ladder, settings.max_queue, *listeners)
     supervisor = Supervisor(client, settings.engine_settings, commands[0], refused=refused)
     studies = StudyRunner(client, AnatomyProcess(settings.engine_settings, commands[1]), settings)
     bodies, request_log = LargeBodies(settings.max_queue), RequestLog(settings.log_requests)

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from models.naming import is_called
 from service.machine import Share
-from service.modes import default_modes, named_modes
+from service.modes import asked_modes, default_modes, named_modes
 from service.records import Batching, EngineSettings, EngineStatus
 from service.statistics.choice import State
 from service.workloads import FORWARD, GENERATE, Workload
@@ -202,7 +202,7 @@ class Settings(BaseSettings):
     @field_validator("modes")
     @classmethod
     def _modes_exist(cls, value: list[str]) -> list[str]:
-        return named_modes(value)
+        return asked_modes(value)
 
     @field_validator("batch_sizes")
     @classmethod
@@ -270,6 +270,11 @@ class Settings(BaseSettings):
     def workload(self) -> Workload:
         """What this service does with a request; the model's name says it before the engine is up."""
         return FORWARD if is_called(self.model) else GENERATE
+
+    @property
+    def ladder(self) -> list[str]:
+        """The modes in the ladder's order; `modes` are in the order in which they are made ready."""
+        return named_modes(self.modes)
 
     def engine_settings(self, address: str) -> EngineSettings:
         same = {name: getattr(self, name) for name in EngineSettings.__struct_fields__ if hasattr(self, name)}

@@ -19,7 +19,7 @@ from models.served import Served, lay_out, layout_of
 from models.transformer import Transformer
 from service.measure.cpu_sampler import CpuSampler
 from service.measure.rounds import OffCpuTime, isolated
-from service.modes import MODES, Mode
+from service.modes import MODES, Mode, named_modes
 from service.records import EngineSettings, Phase
 from service.step.buffers import (
     CALLS_TO_CAPTURE,
@@ -149,7 +149,7 @@ class AnyBench:
 
     def __init__(self, settings: EngineSettings, loaded: LoadedModel | LoadedModule) -> None:
         self.settings = settings
-        self.modes = settings.modes
+        self.modes = named_modes(settings.modes)
         self.device, self.precision, self.cpus = loaded.device, loaded.precision, loaded.cpus
         self.off_cpu = OffCpuTime()
         self._sampler: CpuSampler | None = None

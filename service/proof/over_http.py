@@ -1,8 +1,6 @@
 """Checks over HTTP of a running service, which send their requests from a process without torch, except the
-last, which runs steps as well. They compare it with a bare FastAPI route and an engine without a service.
-
-Started as `python -m service.proof.over_http ANSWER`, this is the bare route: what answering costs without an
-engine, a queue or timings. It answers every generation with this JSON.
+last, which runs steps as well. They compare it with a server that has the model in its own process, and with
+an engine without a service.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
@@ -26,16 +24,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
-import uvicorn
-from fastapi import FastAPI
-from pydantic import BaseModel
 
 from loadtests.plan.cells import BASELINE, MINIMUM_ROUNDS
 from loadtests.run.machine import off_cores
 from loadtests.run.target import Target, Unreachable, await_modes
 from service.engine.inbox import local_job
 from service.frames import FrameStream, accept, listen
-from service.front.launch import SERVING, end, launched
+from service.front.launch import end, launched
 from service.front.settings import Settings
 from service.machine import children_on
 from service.measure.rounds import Log, in_rounds
@@ -95,6 +90,10 @@ class Connection:
         self._http.close()
 
 
+def connected(url: str) -> closing[Connection]:
+    return closing(Connection(url))
+
+
 class RunningService(NamedTuple):
     """A warm service, whose last mode has the shortest steps; `folder` keeps its log, `cpus` are its engine's
     cores. `no_samples`: why its requests are not sampled; None where they are.
@@ -107,7 +106,7 @@ class RunningService(NamedTuple):
     no_samples: str | None
 
     def connection(self) -> closing[Connection]:
-        return closing(Connection(self.url))
+        return connected(self.url)
 
 
 @contextmanager
@@ -130,36 +129,6 @@ def running_service(settings: Settings, folder: Path, log: Log) -> Iterator[Runn
         engine = ready["engine"]
         with off_cores(engine["cpus"]):
             yield RunningService(url, settings, engine["cpus"], folder, engine["no_samples"])
-
-
-# A bare route, in a process of its own
-
-
-class Generation(BaseModel):
-    prompts: list[str]
-    max_new_tokens: int
-    ignore_eos: bool
-
-
-def bare_route(answer: bytes, folder: Path) -> AbstractContextManager[str]:
-    """Run it on this process's cores until the block ends; gives its URL. `answer` is JSON. Its output goes
-    to `bare.log` in `folder`. Raises LaunchError where it ends before it listens.
-    """
-    return launched([answer.decode()], folder / "bare.log", module=["service.proof.over_http"])
-
-
-def main(answer: dict[str, Any]) -> None:
-    """Serve the route as FastAPI's own tutorial would write it: a validated body in, a dictionary out."""
-    app = FastAPI()
-
-    @app.post("/v1/modes/{mode}/generate")
-    async def generate(mode: str, body: Generation) -> dict[str, Any]:
-        return answer
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    print(f"{SERVING}http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-    config = uvicorn.Config(app, loop="uvloop", http="httptools", log_config=None, access_log=False)
-    uvicorn.Server(config).run(sockets=[listener])
 
 
 # An engine without a service
@@ -283,45 +252,55 @@ def _pieces(mode: str, requests: list[Timings], engine: list[float]) -> Row:
     return OTHER.within(median_interval(ratios), f": {mode}", note)
 
 
-# What the service adds to the model call of a request: in seconds, and beside a bare route of FastAPI
+# What the service adds to the model call of a request: in seconds, and beside a server with the model in it
 
 ADDED_ROUNDS = 40
 ADDED_REQUESTS = 5
 ADDED_MODE = "inference_mode"
+INLINE_SERVER = "service.proof.inline_server"
+"""By name: it imports torch."""
+
 ADDS = Property("the service adds to a model call, concurrency 1", "median ≤ 1.2 ms", most=1.2e-3, unit="s")
-ADDS_RATIO = Property("what the service adds / a bare FastAPI route", "≤ 1.2", most=1.2)
+ADDS_RATIO = Property("what the service adds / what FastAPI adds in the model's process", "≤ 1", most=1.0)
 
 
 def measure_added(service: RunningService, log: Log) -> dict[str, list[float]]:
-    """Per round: seconds that the `service` adds to its model calls, and that a `bare` route takes to answer
-    the same bytes with the same JSON.
+    """Per round: seconds that the `service` adds to its model calls, and that an `inline` server adds to the
+    same ones. That runs on the engine's cores.
     """
     modes = service.settings.modes
     mode = ADDED_MODE if ADDED_MODE in modes else modes[-1]
-    with service.connection() as served:
-        answer, _ = served.answer(mode)
-        with bare_route(answer, service.folder) as url, closing(Connection(url)) as bare:
-            pair = {"pair": partial(_added_seconds, served, bare, mode)}
-            in_rounds(pair, UNCOUNTED, "added uncounted", log)
-            pairs = in_rounds(pair, ADDED_ROUNDS, "added", log)["pair"]
-    return {"service": [added for added, _ in pairs], "bare": [seconds for _, seconds in pairs]}
+    settings = msgspec.structs.replace(service.settings.engine_settings(""), modes=[mode], cpus=service.cpus)
+    with ExitStack() as stack:
+        with children_on(service.cpus):
+            argument, log_file = msgspec.json.encode(settings).decode(), service.folder / "inline.log"
+            url = stack.enter_context(launched([argument], log_file, module=[INLINE_SERVER]))
+        served, inline = stack.enter_context(service.connection()), stack.enter_context(connected(url))
+        pair = {"pair": partial(_added_seconds, served, inline, mode)}
+        in_rounds(pair, UNCOUNTED, "added uncounted", log)
+        pairs = in_rounds(pair, ADDED_ROUNDS, "added", log)["pair"]
+    return {"service": [added for added, _ in pairs], "inline": [added for _, added in pairs]}
 
 
-def _added_seconds(served: Connection, bare: Connection, mode: str) -> tuple[float, float]:
-    """Of some requests the median latency less the wall time of all steps, and that of the bare route. They
-    take turns request by request, so that both find the caches as a model call leaves them.
+def _added_seconds(served: Connection, inline: Connection, mode: str) -> tuple[float, ...]:
+    """Of some requests to each the median latency less the wall time of all steps. They take turns request by
+    request, so that both find the caches as the other's model call leaves them.
     """
-    pairs = [(served.generate(mode), bare.generate(mode)) for _ in range(ADDED_REQUESTS)]
-    walls = [sum(timings[phase]["wall_seconds"] for phase in PHASES) for timings, _ in pairs]
-    added = [timings["latency_seconds"] - wall for (timings, _), wall in zip(pairs, walls, strict=True)]
-    return median(added), median(timings["latency_seconds"] for _, timings in pairs)
+    turns = [[connection.generate(mode) for connection in (served, inline)] for _ in range(ADDED_REQUESTS)]
+    return tuple(
+        median(
+            timings["latency_seconds"] - sum(timings[phase]["wall_seconds"] for phase in PHASES)
+            for timings in requests
+        )
+        for requests in zip(*turns, strict=True)
+    )
 
 
 def judge_added(found: Mapping[str, list[float]]) -> list[Row]:
-    service, bare = found["service"], found["bare"]
-    beside = f"the bare route answers with the same JSON in {median(bare) * 1e3:.2f} ms"
+    service, inline = found["service"], found["inline"]
+    beside = f"FastAPI with the model in its own process adds {median(inline) * 1e3:.2f} ms"
     note = f"{median(service) * 1e3:.2f} ms, the client on the front's cores"
-    return [ADDS.within(median_interval(service), "", note), ADDS_RATIO.ratio(service, bare, note=beside)]
+    return [ADDS.within(median_interval(service), "", note), ADDS_RATIO.ratio(service, inline, note=beside)]
 
 
 # Under load: step time at concurrency 8 against 1
@@ -505,7 +484,3 @@ CHECKS: dict[str, Check] = {
     "served-samples": Check(measure_served, judge_served, (ALIKE,)),
 }
 """By name, in the order in which they run: last what runs steps in this process as well."""
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

@@ -41,6 +41,18 @@ def test_a_mode_whose_warm_up_raises_fails_alone_with_the_reason(
     assert [outcome.kind for outcome in inbox.outcomes] == ["ok", "error"]
 
 
+def test_modes_become_ready_in_the_order_in_which_they_are_asked_for(tmp_path: Path) -> None:
+    became: list[str] = []
+
+    def watch(message: object) -> None:
+        if isinstance(message, ModeStatus) and message.state == "ready":
+            became.append(message.mode)
+
+    asked = ["inference_mode", "eager"]
+    Engine(settings(tmp_path, modes=asked), LocalInbox([], watch)).run()
+    assert list(dict.fromkeys(became)) == asked
+
+
 def test_a_mode_out_of_parity_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original, warming = parity.forced_logits, ""
 

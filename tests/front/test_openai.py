@@ -53,7 +53,7 @@ def test_every_mode_is_a_model_in_the_order_of_the_ladder_with_its_context(
     front: Front, client: OpenAI
 ) -> None:
     ids = [model.id for model in client.models.list()]
-    assert ids == [f"tiny:{mode}" for mode in [*front.state.settings.modes, "auto"]]
+    assert ids == [f"tiny:{mode}" for mode in [*front.state.settings.ladder, "auto"]]
     model = front.http.get("/v1/models").json()["data"][0]
     assert model.keys() == {"id", "object", "created", "owned_by", "max_model_len", "revision"}
     assert (model["object"], model["max_model_len"], model["revision"]) == ("model", 64, REVISION)

@@ -26,7 +26,7 @@ def test_lists_in_the_environment_are_written_with_commas(monkeypatch: pytest.Mo
     core = min(os.sched_getaffinity(0))
     monkeypatch.setenv("LAUNCHBOUND_ENGINE_CPUS", str(core))
     settings = Settings()
-    assert settings.modes == ["eager", "compiled"]
+    assert (settings.modes, settings.ladder) == (["compiled", "eager"], ["eager", "compiled"])
     assert settings.batch_sizes == [1, 4, 16]
     assert settings.engine_cpus == [core]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -21,11 +22,12 @@ from models.transformer import Transformer
 from service.engine.generation import Generator
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.job import JobResult
+from service.engine.loop import Engine
 from service.front.settings import Settings
 from service.measure.cases import Bench
-from service.proof import over_http, split
-from service.proof.rows import NEW_TOKENS, run_check
-from service.records import EngineSettings, SampleCounts
+from service.proof import inline_server, over_http, split
+from service.proof.rows import NEW_TOKENS, PROMPT, run_check
+from service.records import PHASES, EngineSettings, SampleCounts
 from service.step.buffers import allocate
 from service.step.meters import new_meter
 from tests.support.small_models import SMALL, quiet
@@ -135,6 +137,7 @@ class MadeUpService:
     """In place of a `RunningService`: every request takes `latency`, every decode step a thousandth of it."""
 
     settings = Settings(modes=MODES)
+    cpus = sorted(os.sched_getaffinity(0))[:1]
     folder: Path
 
     def connection(self) -> MadeUpService:
@@ -157,15 +160,32 @@ class MadeUpService:
         return json.dumps({"timings": {"mode": mode}}).encode(), 0.04
 
 
-def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_route(
+def test_what_the_service_adds_is_its_latency_less_its_steps_beside_a_real_inline_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(over_http, "ADDED_ROUNDS", 3)
+    monkeypatch.setattr(over_http, "ADDED_MODE", "eager")
     monkeypatch.setattr(MadeUpService, "folder", tmp_path, raising=False)
+    monkeypatch.setattr(MadeUpService, "settings", Settings(modes=MODES, cache_folder=tmp_path / "cache"))
     found = over_http.measure_added(MadeUpService(), quiet)  # type: ignore[arg-type]
     assert found["service"] == pytest.approx([5e-3] * 3)
-    assert len(found["bare"]) == 3
-    assert all(seconds > 0 for seconds in found["bare"])
+    assert len(found["inline"]) == 3
+    assert all(0 < seconds < 1 for seconds in found["inline"])
+
+
+@pytest.mark.usefixtures("restored_globals")
+def test_the_inline_server_returns_what_the_engine_does(settings: EngineSettings) -> None:
+    inbox = LocalInbox([local_job("a", MODE, [PROMPT], 8, ignore_eos=True)])
+    Engine(settings, inbox).run()
+    (outcome,) = inbox.outcomes
+    own = inline_server.Generator(settings)
+    found = own.run(PROMPT, 8)
+    assert found["outputs"] == [
+        {"text": output.text, "token_ids": output.token_ids} for output in outcome.outputs
+    ]
+    walls = [found["timings"][phase]["wall_seconds"] for phase in PHASES]
+    assert min(walls) > 0
+    assert own.run(PROMPT, 8)["outputs"] == found["outputs"]
 
 
 class Sampling(MadeUpService):

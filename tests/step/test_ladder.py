@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from models.opening import resolve
 from models.served import Cache
 from models.transformer import Transformer
-from service.modes import LADDER, MODES, Effect, Mode, named_modes
+from service.modes import LADDER, MODES, Effect, Mode, asked_modes, named_modes
 from service.records import Phase
 from service.step import callables
 from service.step import graphs as capture
@@ -121,6 +121,8 @@ def test_a_shape_outside_the_buckets_is_refused_after_warm_up(model: Transformer
 
 def test_modes_are_named_one_by_one_or_all_at_once() -> None:
     assert named_modes(["compiled", "eager", "compiled"]) == ["eager", "compiled"]
+    assert asked_modes(["compiled", "eager", "compiled"]) == ["compiled", "eager"]
+    assert asked_modes(["compiled", "all"])[:3] == ["compiled", "eager", "no_grad"]
     assert named_modes(["all"]) == [mode.name for mode in LADDER]
     with pytest.raises(ValueError, match=r"unknown mode fast; try some of eager.* or all"):
         named_modes(["eager", "fast"])

@@ -130,7 +130,7 @@ _body = BodyReader(CompletionBody, "prompt", tokens=True)
 async def models(request: Request) -> Response:
     """Every configured mode as a model, in the ladder's order, ready or not, and `auto` last."""
     state = state_of(request)
-    listed = [_model(state, mode) for mode in [*state.settings.modes, AUTO]]
+    listed = [_model(state, mode) for mode in [*state.settings.ladder, AUTO]]
     return reply({"object": "list", "data": listed})
 
 
@@ -177,7 +177,7 @@ def _model(state: AppState, mode: str) -> ModelBody:
 
 def _mode_of(state: AppState, model: str) -> str:
     """The mode that a model id names; raises UnknownMode, 404, listing the ids there are."""
-    ids = {f"{model_name(state.settings.model)}:{mode}": mode for mode in [*state.settings.modes, AUTO]}
+    ids = {f"{model_name(state.settings.model)}:{mode}": mode for mode in [*state.settings.ladder, AUTO]}
     if model not in ids:
         message = f"no model '{model[:128]}' here; try one of {', '.join(ids)}"
         raise UnknownMode(message, type="unknown_model", param="model")

@@ -111,7 +111,7 @@ def describe(app: FastAPI, settings: Settings) -> Schema:
             license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
         )
         document["security"] = []  # what needs a key says so itself
-        limits, modes = _limits(settings), settings.modes
+        limits, modes = _limits(settings), settings.ladder
         model = f"{model_name(settings.model)}:{modes[0]}"
         served: Schema = {"mode": modes[0], "modes": modes[:2], "model": model}
         if not settings.workload.tokens:
@@ -153,7 +153,7 @@ def _make_exact(node: Any) -> None:  # noqa: ANN401 - any JSON value
 
 def _limits(settings: Settings) -> dict[str, tuple[str, Schema]]:
     """By the name of a parameter or a field: the type that is narrowed, and what that type is narrowed by."""
-    modes, most = settings.modes, settings.batch_sizes[-1]
+    modes, most = settings.ladder, settings.batch_sizes[-1]
     models = {"enum": [f"{model_name(settings.model)}:{mode}" for mode in [*modes, AUTO]]}
     workload = settings.workload
     sizes: Schema = {"minimum": 1, "maximum": most} if workload.tokens else {"enum": settings.batch_sizes}

@@ -39,7 +39,7 @@ class AppState:
 
     def check_mode(self, mode: str, param: str = "mode", beside: tuple[str, ...] = ()) -> None:
         """Raise UnknownMode unless this instance serves `mode`, which `param` names, or it is in `beside`."""
-        known = (*self.settings.modes, *beside)
+        known = (*self.settings.ladder, *beside)
         if mode not in known:
             raise UnknownMode(f"no mode '{mode[:64]}' here; try one of {', '.join(known)}", param=param)
 
