@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from operator import mul
 from statistics import median
-from typing import Any, cast
+from typing import Any, NotRequired, cast
 
 import msgspec
 from starlette.requests import Request
@@ -28,8 +28,8 @@ from service.workloads import of_job
 class ModeResult(TypedDict):
     """One mode of a comparison: medians over its rounds, waiting behind other requests left out.
 
-    Of a module they are of its calls alone, without HTTP, and `parity` compares what one of them returned
-    with what eager returns on the same inputs.
+    Of a module they are of its calls alone, without HTTP. It alone has `parity`, which compares what one of
+    them returned with what eager returns on the same inputs.
 
     On a CPU dispatch and kernel are those medians by the shares of one more run, sampled faster.
     """
@@ -45,7 +45,7 @@ class ModeResult(TypedDict):
     speedup: Speedup | None
     speedup_without_compiler: Speedup | None
     text_equal: bool | None
-    parity: ParityBody | None
+    parity: NotRequired[ParityBody]
 
 
 class CompareAnswer(TypedDict):
@@ -122,7 +122,7 @@ def _result(
     counted = None
     if sampled is not None and shares is not None:
         counted = sum((each.kernel_samples or 0) + (each.host_samples or 0) for each in _phases(sampled))
-    return {
+    result: ModeResult = {
         "mode": mode,
         "effective": runs[-1].outcome.effective,
         "median_seconds": median([run.compared_seconds for run in runs]),
@@ -133,9 +133,11 @@ def _result(
         "samples": counted,
         "speedup": _speedup(mode, EAGER, runs_by_mode),
         "speedup_without_compiler": _speedup(mode, PLAIN, runs_by_mode),
-        "parity": None if parity is None else cast(ParityBody, msgspec.structs.asdict(parity)),
         "text_equal": _texts(runs) == _texts(baseline) if baseline and baseline[0].outcome.outputs else None,
     }
+    if parity is not None:
+        result["parity"] = cast(ParityBody, msgspec.structs.asdict(parity))
+    return result
 
 
 def _measured(runs: list[RequestTiming]) -> list[float | None]:
