@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from service.records import Side
+from service.step.compile_cache import REMOVED
 
 UNKNOWN = "[unknown]"
 
@@ -54,7 +55,8 @@ def executable_mappings() -> list[Mapping]:
         addresses, rights, offset, _, _, *path = line.split(maxsplit=5)
         if "x" in rights:
             begin, end = (int(address, 16) for address in addresses.split("-"))
-            found.append(Mapping(begin, end, int(offset, 16), path[0] if path else ""))
+            file = path[0].removesuffix(" (deleted)") if path else ""
+            found.append(Mapping(begin, end, int(offset, 16), file))
     return found
 
 
@@ -133,11 +135,15 @@ class _Table:
 @cache
 def _table(path: str) -> _Table | None:
     """The functions of an ELF file, from its full symbol table or else its dynamic one; None without any."""
+    kept = REMOVED.get(path)
     try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            open(path if kept is None else f"/proc/self/fd/{kept}", "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             return _read(data) if data[:5] == b"\x7fELF\x02" else None
     except (OSError, ValueError):
-        # A library may have been deleted since it was mapped; its functions stay unknown.
+        # A library may have been removed since it was mapped, and not kept open: its functions stay unknown.
         return None
 
 

@@ -26,6 +26,7 @@ from models.served import Cache
 from service.modes import GradMode, Mode
 from service.start_records import EXPORT
 from service.step.buffers import Arguments, symbolic_size
+from service.step.compile_cache import keep_open
 from service.step.graphs import captured_step, record_cuda_graph
 from service.step.loaded_model import Precision
 
@@ -228,13 +229,16 @@ class Package(Protocol):
 @contextmanager
 def unpacking() -> Iterator[None]:
     """Have torch unpack a package where it is removed again: a process that is ended leaves what it unpacked,
-    for `small` 0.6 GB per package, in the folder for temporary files.
+    for `small` 0.6 GB per package, in the folder for temporary files. Its libraries stay open, so that their
+    functions can be named.
     """
     before = os.environ.get("TMPDIR")
     with TemporaryDirectory(dir=_package_folder()) as folder:
         os.environ["TMPDIR"] = folder
         try:
             yield
+            for library in Path(folder).rglob("*.so"):
+                keep_open(library)
         finally:
             os.environ.pop("TMPDIR")
             if before is not None:

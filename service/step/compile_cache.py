@@ -198,3 +198,12 @@ def warn(text: str) -> None:
     """Write a line to standard error, unless a full disk refuses it as well."""
     with suppress(OSError):
         print(f"launchbound: {text}", file=sys.stderr, flush=True)
+
+
+REMOVED: dict[str, int] = {}
+"""File descriptors of libraries that this process runs, by the paths from which they are removed."""
+
+
+def keep_open(library: Path) -> None:
+    """So that its functions can be named once it is removed."""
+    REMOVED[str(library.resolve())] = os.open(library, os.O_RDONLY | os.O_CLOEXEC)

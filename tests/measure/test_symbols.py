@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from service.measure.symbols import UNKNOWN, Namer, _table, demangle, side_of
+from service.step.compile_cache import keep_open
 
 TORCH = "/site-packages/torch/lib/libtorch_cpu.so"
 PYTHON = "/lib/libpython3.11.so.1.0"
@@ -178,6 +179,22 @@ def test_assembly_that_declares_no_function_is_named_all_the_same(tmp_path: Path
     named = {found.function(offset) for offset in range(library.stat().st_size)}
     assert {"untyped_kernel", "typed_function"} <= named
     assert "no_code" not in named
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_functions_of_a_library_that_was_removed_are_named_where_it_was_kept_open(
+    kept: bool, tmp_path: Path
+) -> None:
+    """As torch's packages are, whose kernels would count as code of no class."""
+    source, library = tmp_path / "made.s", tmp_path / "made.so"
+    source.write_text(ASSEMBLY)
+    subprocess.run(["g++", "-shared", "-o", library, source], check=True)
+    loaded = ctypes.CDLL(str(library))
+    if kept:
+        keep_open(library)
+    library.unlink()
+    found = Namer().name(address_of(loaded, "typed_function"))
+    assert found == ("typed_function" if kept else UNKNOWN, str(library))
 
 
 def test_the_copies_of_the_c_library_are_named_although_their_symbols_are_stripped() -> None:

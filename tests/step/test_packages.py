@@ -19,12 +19,14 @@ from torch.nn import functional as F
 from models.config import Config
 from models.served import Cache
 from models.transformer import Transformer
+from service.measure.symbols import Namer, executable_mappings
 from service.modes import MODES
 from service.records import Phase
 from service.step import buffers as step_buffers
 from service.step import callables
 from service.step.buffers import Arguments, Buffers, allocate, make_symbolic
 from service.step.callables import Step, build_step, package_identity
+from service.step.compile_cache import REMOVED
 from tests.support import small_models
 from tests.support.fake_lowering import Lowering, bfloat16_model, fake_cuda
 
@@ -122,6 +124,11 @@ def test_a_package_is_found_again_and_not_for_other_weights(
     first = logits(step, buffers, arguments, 0)
     # An engine that is ended must leave no unpacked package: torch removes its folder only at a regular exit.
     assert not list(tmp_path.iterdir())
+    # Its functions have names all the same: without them its kernels are code of no class.
+    removed = [mapping for mapping in executable_mappings() if mapping.path in REMOVED]
+    namer = Namer()
+    named = {namer.name(address)[0] for one in removed for address in range(one.begin, one.end, 64)}
+    assert [name for name in named if name.startswith("cpp_fused")]
     assert all(file.suffix == ".pt2" for file in (shared_cache / "packages").iterdir())
     assert torch.equal(logits(step, buffers, arguments, 0), first)
     monkeypatch.setattr(callables, "_compile", _refuse)
