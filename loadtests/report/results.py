@@ -20,6 +20,7 @@ from loadtests.run.resumption import recover
 from loadtests.run.rows import RequestRow, RowsError, RowSources, each_row
 from loadtests.run.run_file import SweepRun, read_run
 from service.records import SIDES, Phase, PhaseTimings, SampleCounts
+from service.statistics.boundedness import dispatch_share
 from service.workloads import FORWARD, Workload
 
 PARTS = ("queue", "dispatch", "kernel", "sync_wait", "other")
@@ -295,24 +296,27 @@ def _of_cells(rows: pl.LazyFrame, phase: Phase) -> CellSamples:
 
 
 def with_sampled_split(rows: pl.DataFrame, samples: Mapping[Phase, CellSamples]) -> pl.DataFrame:
-    """`rows` with dispatch and kernel by the samples of their cell, where it has any."""
+    """`rows` with dispatch and kernel by the samples of their cell, where it has any.
+
+    Null where `dispatch_share` tells none of them: a request's own few samples tell no more.
+    """
     cell = pl.col("cell").cast(pl.String)
     split = rows.lazy()
     for phase, own in samples.items():
-        shares = {name: found.host / (found.kernel + found.host) for name, found in own.items()}
+        found = {name: dispatch_share(of.kernel, of.host, of.unclassified) for name, of in own.items()}
+        shares = {name: share and share.value for name, share in found.items()}
         share = cell.replace_strict(shares, default=None, return_dtype=pl.Float64)
-        split = split.with_columns(_parts(phase, share))
+        split = split.with_columns(_parts(phase, share, cell.is_in(sorted(shares))))
     sampled = {name for own in samples.values() for name in own}
     return split.with_columns(_totals(cell.is_in(sorted(sampled)), list(samples))).collect()
 
 
-def _parts(phase: Phase, share: pl.Expr) -> list[pl.Expr]:
+def _parts(phase: Phase, share: pl.Expr, sampled: pl.Expr) -> list[pl.Expr]:
     """Dispatch and kernel of the phase, whose sum stays what it was: the wall time."""
     wall = pl.col(f"{phase}_wall_seconds")
-    return [
-        pl.coalesce(wall * of_wall, f"{phase}_{part}_seconds").alias(f"{phase}_{part}_seconds")
-        for part, of_wall in (("dispatch", share), ("kernel", 1 - share))
-    ]
+    parts = (("dispatch", share), ("kernel", 1 - share))
+    names = [(f"{phase}_{part}_seconds", of_wall) for part, of_wall in parts]
+    return [pl.when(sampled).then(wall * of_wall).otherwise(name).alias(name) for name, of_wall in names]
 
 
 def _totals(anew: pl.Expr, phases: Sequence[Phase]) -> list[pl.Expr]:

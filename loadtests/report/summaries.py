@@ -92,8 +92,9 @@ def phase_of(
         interval = index_interval(_splits_by_round(rows, name))
     else:
         interval = _kernel_share(samples, left_open)
-        means["dispatch_low_seconds"] = means["wall_seconds"] * (1 - interval.high)
-        means["dispatch_high_seconds"] = means["wall_seconds"] * (1 - interval.low)
+        ends = (1 - interval.high, 1 - interval.low) if interval else (None, None)
+        for end, share in zip(("low", "high"), ends, strict=True):
+            means[f"dispatch_{end}_seconds"] = None if share is None else means["wall_seconds"] * share
     return PhaseMeans(
         name=name,
         **means,
@@ -104,10 +105,9 @@ def phase_of(
     )
 
 
-def _kernel_share(samples: SampleCounts, left_open: LeftOpen) -> Interval:
+def _kernel_share(samples: SampleCounts, left_open: LeftOpen) -> Interval | None:
     share = dispatch_share(samples.kernel, samples.host, samples.unclassified, left_open)
-    assert share is not None
-    return Interval(1 - share.value, 1 - share.high, 1 - share.low, samples.kernel + samples.host)
+    return share and Interval(1 - share.value, 1 - share.high, 1 - share.low, samples.kernel + samples.host)
 
 
 def _splits_by_round(rows: pl.DataFrame, name: Phase) -> list[Split]:

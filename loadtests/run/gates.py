@@ -19,6 +19,7 @@ from loadtests.run.run_file import SweepRun
 from loadtests.run.schedule import Finished, Latencies, Planned, first_missing, group_name
 from loadtests.run.target import read_scrapes, requests_by_mode
 from service.modes import FALLBACK
+from service.statistics.boundedness import MOST_UNCLASSIFIED
 from service.statistics.choice import EQUIVALENT, compare, is_disturbed
 from service.statistics.intervals import Interval
 
@@ -140,6 +141,7 @@ class Requests:
         self._messages = Counter[str | None]()
         self._rejected, self._merged = Counter[str](), Counter[str]()
         self._switches, self._steps = Counter[str](), Counter[str]()
+        self._sampled, self._unclassified = Counter[str](), Counter[str]()
 
     def add(self, row: RequestRow) -> None:
         self._rows += 1
@@ -148,6 +150,10 @@ class Requests:
         elif not row.ok:
             self.failed += 1
             self._messages[row.error] += 1
+        for name, phase in row.phases.items():
+            step, unclassified = f"{name} of {row.cell}", phase.unclassified_samples or 0
+            self._unclassified[step] += unclassified
+            self._sampled[step] += unclassified + (phase.kernel_samples or 0) + (phase.host_samples or 0)
         if not row.counts:
             return
         self._counted += 1
@@ -179,6 +185,18 @@ class Requests:
                 f" ({some(sorted(marked))}): the engine was preempted; close other programs and run again"
             )
         return Gate("disturbed cells", not marked, detail, warning=True)
+
+    def classes(self) -> Gate:
+        """What the samples' code is, is known. A warning: the times stand, their split is not told."""
+        name = f"samples of no class ≤ {MOST_UNCLASSIFIED:.0%}"
+        shares = {step: self._unclassified[step] / seen for step, seen in (+self._sampled).items()}
+        if not shares:
+            return Gate(name, None, "no step was sampled", warning=True)
+        step = max(shares, key=lambda one: shares[one])
+        detail, known = f"at most {shares[step]:.1%}, {step}", shares[step] <= MOST_UNCLASSIFIED
+        if not known:
+            detail += ": its dispatch and kernel are unknown (launchbound anatomy names the functions)"
+        return Gate(name, known, detail, warning=True)
 
     def queue(self) -> Gate:
         """One request at a time finds an idle engine: what it waits for is work that is not a request's."""
@@ -547,6 +565,7 @@ class CheckedRows:
             rounds_marked(run),
             gaps(run),
             self.requests.disturbed(),
+            self.requests.classes(),
             self.requests.queue(),
             self.requests.merged(run),
             self.counters.fallbacks(run),

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from service.records import PhaseTimings
+from service.records import Phase, PhaseTimings
 
 ROWS_FILE = "requests.jsonl"
 
@@ -137,7 +137,14 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def steps(self) -> int:
-        return sum(phase.steps for phase in (self.prefill, self.decode, self.forward) if phase)
+        return sum(phase.steps for phase in self.phases.values())
+
+    @property
+    def phases(self) -> dict[Phase, RowPhase]:
+        """Those of its workload; none where it failed."""
+        found: dict[Phase, RowPhase | None]
+        found = {"prefill": self.prefill, "decode": self.decode, "forward": self.forward}
+        return {name: phase for name, phase in found.items() if phase is not None}
 
 
 class RowsError(ValueError):

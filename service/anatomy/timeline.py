@@ -25,7 +25,7 @@ from service.measure.cases import AnyBench, AnyCase
 from service.measure.rounds import paired_median_ratio
 from service.modes import MODES
 from service.records import Phase, SampleCounts
-from service.statistics.boundedness import dispatch_share
+from service.statistics.boundedness import NO_SHARE, dispatch_share
 from service.statistics.intervals import Interval, median_interval
 from service.step.buffers import LEAD_STEPS_UNDER_PROFILER
 from service.step.profiling import attach_profiler, record_steps
@@ -132,7 +132,7 @@ def _track(bench: AnyBench, case: AnyCase, times: StepTimes) -> Track:
         reason=effect.reason,
         wall=wall,
         tax=tax,
-        no_tax=None if tax else times.no_samples or counted.unknown or NO_SAMPLES,
+        no_tax=None if tax else times.no_samples or counted.unknown or NO_SHARE,
         profiled_seconds=recorded.profiled_seconds,
         stretch=recorded.profiled_seconds / wall.value,
         operators=counted.operators,
@@ -145,8 +145,6 @@ def _track(bench: AnyBench, case: AnyCase, times: StepTimes) -> Track:
 
 ROUNDS = 12
 TIMED_STEPS = 5
-
-NO_SAMPLES = "no sample was in a kernel or in the host's code"
 
 HOW_ON_CPU = (
     "the share of samples of the step's thread that were in the host's code, not in a kernel; no profiler"

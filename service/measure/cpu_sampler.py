@@ -166,12 +166,6 @@ def counts_of(places: Sequence[Place]) -> SampleCounts:
     return SampleCounts(**{side: found[side] for side in SIDES})
 
 
-def kernel_share(counts: SampleCounts) -> float | None:
-    """Kernel / (kernel + host); None without either."""
-    both = counts.kernel + counts.host
-    return counts.kernel / both if both else None
-
-
 class SampledSteps(NamedTuple):
     """Steps in a row: `counts` of their samples, and the median step, timed without sampling.
 
@@ -185,7 +179,7 @@ class SampledSteps(NamedTuple):
 
     @property
     def kernel_share(self) -> float:
-        return kernel_share(self.counts) or 0.0
+        return self.counts.kernel / (self.counts.kernel + self.counts.host)
 
     @property
     def kernel_seconds(self) -> float:

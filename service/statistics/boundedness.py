@@ -42,6 +42,13 @@ UNPROVED = LeftOpen(2 * CLASSES, 2 * RATE)
 there, and an interval may not be narrower without a selftest than with one.
 """
 
+MOST_UNCLASSIFIED = 0.2
+"""Of the samples that are not the system's. A share is of those that have a class: where more than so many
+have none, which is what an unproved machine may take for the other part, no value is told.
+"""
+
+NO_SHARE = "too few samples are in a kernel or in the host's code"
+
 _Z = 1.959964
 """Of the standard normal distribution, for 95 %."""
 
@@ -61,11 +68,12 @@ def dispatch_share(
     """From the numbers of samples on either side; the `unclassified` may be of either.
 
     The interval is Wilson's at 95 %, its low end with the unclassified on the kernels' side, its high end
-    with them on the host's, widened by `widened`. None without a sample of kernel or host.
+    with them on the host's, widened by `widened`. None without a sample of kernel or host, and where more
+    than MOST_UNCLASSIFIED are of neither.
     """
-    if not kernel + host:
-        return None
     samples = kernel + host + unclassified
+    if not kernel + host or unclassified > MOST_UNCLASSIFIED * samples:
+        return None
     low, _ = _wilson(host, samples)
     _, high = _wilson(host + unclassified, samples)
     return DispatchShare(host / (kernel + host), *widened(low, high, left_open))

@@ -114,6 +114,7 @@ def test_the_tax_is_the_hosts_share_of_samples_on_a_cpu_and_what_kernels_leave_o
     assert known.fraction.value == widened.fraction.value == pytest.approx(0.3)
     assert widened.fraction.low < known.fraction.low < 0.3 < known.fraction.high < widened.fraction.high
     assert timeline.tax_by_samples(SampleCounts(system=9)) is None
+    assert timeline.tax_by_samples(SampleCounts(kernel=9, host=9, unclassified=9)) is None
     on_cuda = timeline.tax_by_kernels(30.0, Interval(100.0, 60.0, 120.0, 60)).fraction
     assert (on_cuda.value, on_cuda.low, on_cuda.high) == pytest.approx((0.7, 0.5, 0.75))
 

@@ -70,6 +70,12 @@ def test_without_enough_samples_nothing_is_claimed(own: SampleCounts | None) -> 
     assert whole.dispatch_source is whole.kernel_source is None
 
 
+def test_samples_of_no_class_are_counted_and_their_step_is_not_split() -> None:
+    found = decode(SampleCounts(kernel=80, host=40, unclassified=900), NEWEST)
+    assert (found.kernel_samples, found.unclassified_samples, found.samples_of) == (80, 900, "request")
+    assert found.dispatch_seconds is found.kernel_seconds is found.dispatch_high_seconds is None
+
+
 SHORT, LONG = StepShape(1, 64), StepShape(1, 128)
 
 
@@ -211,7 +217,7 @@ def test_a_request_that_ran_in_several_buckets_has_a_split_where_the_traffic_of_
     monkeypatch: pytest.MonkeyPatch, known: tuple[int, ...]
 ) -> None:
     samples = {
-        bucket: SampleCounts(kernel=2 * bucket, host=bucket, system=5, unclassified=1) for bucket in known
+        bucket: SampleCounts(kernel=4 * bucket, host=2 * bucket, system=5, unclassified=1) for bucket in known
     }
 
     def estimates(_: str, bucket: int) -> StepEstimates:
@@ -226,7 +232,7 @@ def test_a_request_that_ran_in_several_buckets_has_a_split_where_the_traffic_of_
         assert counts == (None, None, None, None)
         assert decode.samples_of is decode.dispatch_seconds is None
         return
-    assert counts == (14, 7, 15, 3)
+    assert counts == (28, 14, 15, 3)
     assert decode.samples_of == "traffic"
     assert decode.wall_seconds is not None
     assert decode.dispatch_seconds == pytest.approx(decode.wall_seconds / 3)

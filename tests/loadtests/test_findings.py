@@ -113,6 +113,18 @@ def test_samples_of_all_rounds_are_pooled_and_take_the_place_of_the_rows_own_spl
     assert decode.interval == Interval(1 - share.value, 1 - share.high, 1 - share.low, 4400)
 
 
+def test_a_cell_whose_samples_are_mostly_of_no_class_has_no_split_and_no_share(tmp_path: Path) -> None:
+    folder = with_samples(with_intervals(make_results(tmp_path), 0.4), lambda _: (60, 40, 900))
+    summary = baseline(folder)
+    decode = summary.main
+    assert decode.samples is not None
+    assert decode.samples.unclassified == 900 * ROUNDS
+    assert decode.index is decode.interval is decode.dispatch_seconds is decode.kernel_seconds is None
+    assert decode.dispatch_low_seconds is decode.dispatch_high_seconds is decode.headroom is None
+    assert summary.parts["dispatch"] is None
+    make_report(folder)
+
+
 def test_without_sampled_requests_the_newest_samples_of_the_traffic_split_a_cell(tmp_path: Path) -> None:
     folder = make_results(tmp_path)
     edit_rows(folder, lambda row: row["decode"].update(samples_in(10 * row["round"], 20, 1, "traffic")))

@@ -288,3 +288,18 @@ def test_blocks_that_were_cut_are_counted_and_below_saturation_a_warning() -> No
     found = gate(name, run_of(BELOW, PAST, cut_visits=[*cut, *early]), [])
     assert (found.passed, found.warning) == (False, True)
     assert found.detail.endswith(f"; below saturation: {BELOW.name}")
+
+
+def test_a_step_most_of_whose_samples_have_no_class_warns_and_is_named(made: Made) -> None:
+    run, rows = made
+
+    def sampled(unclassified: int) -> list[RequestRow]:
+        phase = next(row.decode for row in rows if compiled(row))
+        seen = {"kernel_samples": 60, "host_samples": 20, "unclassified_samples": unclassified}
+        return altered(rows, compiled, decode=changed(phase, **seen))
+
+    assert gate("samples of no class", run, rows).passed is None
+    assert gate("samples of no class", run, sampled(20)).passed
+    unknown = gate("samples of no class", run, sampled(21))
+    assert (unknown.passed, unknown.failed) == (False, False)
+    assert f"20.8%, decode of {COMPILED}: its dispatch and kernel are unknown" in unknown.detail

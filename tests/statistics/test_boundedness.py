@@ -29,7 +29,7 @@ SIZES = {"weights": 1000.0, "cache_per_position": 8.0, "activations_per_row": 50
 
 @pytest.mark.parametrize(
     ("kernel", "host", "unclassified"),
-    [(60, 40, 0), (60, 40, 15), (3, 997, 2), (0, 30, 0), (30, 0, 0), (1, 1, 1)],
+    [(60, 40, 0), (60, 40, 15), (3, 997, 2), (0, 30, 0), (30, 0, 0), (2, 2, 1)],
 )
 def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclassified: int) -> None:
     def wilson(found: int, samples: int) -> tuple[float, float]:
@@ -40,6 +40,12 @@ def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclass
     low, high = wilson(host, everything)[0], wilson(host + unclassified, everything)[1]
     share = dispatch_share(kernel, host, unclassified)
     assert (share.low, share.high) == pytest.approx(widened(low, high, UNPROVED), abs=1e-6)
+
+
+def test_where_more_than_a_fifth_of_the_samples_has_no_class_no_share_is_told() -> None:
+    assert dispatch_share(60, 20, 20) is not None
+    assert dispatch_share(60, 20, 21) is None
+    assert dispatch_share(0, 0, 0) is None
 
 
 def test_no_share_leaves_its_range() -> None:

@@ -38,11 +38,12 @@ from service.anatomy.operators.calls import (
 from service.anatomy.operators.compiled import FusedKernel, GraphBreak, Guard, WrapperTimes, read_compiled
 from service.anatomy.step_times import split_step
 from service.measure.cases import AnyBench, AnyCase
-from service.measure.cpu_sampler import Place, SamplerError, counts_of, kernel_share
+from service.measure.cpu_sampler import Place, SamplerError, counts_of
 from service.measure.step_costs import SAMPLED_SECONDS, KernelTable, kernel_table
 from service.measure.symbols import rule_of
 from service.modes import MODES, Effect
 from service.records import Phase, SampleCounts, Side
+from service.statistics.boundedness import NO_SHARE
 from service.statistics.intervals import Interval, median_interval
 from service.step.buffers import lead_steps
 
@@ -143,18 +144,22 @@ def list_operators(bench: AnyBench, arguments: OperatorsArguments, report: Repor
         kernel_table=kernels,
         no_device=work.step.unknown if work else NO_DEVICE,
         native=native,
-        notes=[*notes, *_notes(on_cuda, kernels, native, records)],
+        notes=[*notes, *_notes(on_cuda, kernels, native, split is not None, records)],
         **compiler,
     )
 
 
 def _notes(
-    on_cuda: bool, kernels: KernelTable | None, native: NativeSamples, records: list[OperatorRecord] | None
+    on_cuda: bool,
+    kernels: KernelTable | None,
+    native: NativeSamples,
+    is_split: bool,
+    records: list[OperatorRecord] | None,
 ) -> Iterator[str]:
     if on_cuda and kernels is None:
         yield "kernels are unknown: the profiler saw none; is CUPTI allowed here? run `make gpu-check`"
-    if not on_cuda and native.reason is not None:
-        yield f"dispatch is unknown: {native.reason}"
+    if not on_cuda and not is_split:
+        yield f"dispatch is unknown: {native.reason or NO_SHARE}"
     if records is None:
         yield "keys, views and lines are unknown: a dispatch mode and the profiler recorded different calls"
     if not on_cuda:
@@ -418,8 +423,8 @@ def sample_native(bench: AnyBench, case: AnyCase, report: Report) -> NativeSampl
 
 def summary(places: Sequence[Place]) -> NativeSamples:
     sides = counts_of(places)
-    if kernel_share(sides) is None:
-        return NativeSamples(reason="no sample was in a kernel or in the host's code")
+    if not sides.kernel + sides.host:
+        return NativeSamples(reason=NO_SHARE)
     return NativeSamples(
         symbols=[
             NativeFunction(
