@@ -65,6 +65,8 @@ KERNEL_SAMPLES = [
 ]
 HOST_SAMPLES = [
     ("_PyEval_EvalFrameDefault", PYTHON),
+    ("array_item", "/usr/lib/python3.11/lib-dynload/array.cpython-311-x86_64-linux-gnu.so"),
+    ("PyInit__C", "/lib/site-packages/torch/_C.cpython-311-x86_64-linux-gnu.so"),
     ("_int_malloc", "/usr/lib/x86_64-linux-gnu/libc.so.6"),
     ("c10::impl::OperatorEntry::lookup", TORCH),
     ("at::_ops::index_put_::call", TORCH),
@@ -103,6 +105,8 @@ UNCLASSIFIED_SAMPLES = [
     ),
     ("[unknown]", TORCH),
     ("a_function_of_nobody", TORCH),
+    ("blur(float*, long)", "/lib/site-packages/blur/_C.cpython-311-x86_64-linux-gnu.so"),
+    ("blur", "/lib/site-packages/blur/_rust.abi3.so"),
     ("ggml_vec_dot_f32", "/opt/lib/libggml.so"),
 ]
 
