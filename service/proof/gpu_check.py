@@ -92,6 +92,7 @@ def parts(folder: str) -> dict[int, tuple[Section, ...]]:
             _own("small", 130, "a served token of small, batch 1", "sizes small 1"),
             _own("base", 130, "a served token of base, batch 1", "sizes base 1"),
             _own("batches", 190, "a served token of small, batch 8 and 64", "sizes small 8,64"),
+            _own("attention", 30, "kernels of a decode step's attention"),
         ),
         3: (
             _verb("selftest", 130, "the selftest's rows for CUDA", selftest, f"{folder}/selftest"),

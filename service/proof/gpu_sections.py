@@ -17,7 +17,10 @@ from typing import Any
 
 import msgspec
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
+from models.config import CONFIGS
 from service.engine.inbox import LocalInbox, local_job
 from service.engine.loop import Engine
 from service.engine.parts import EngineParts
@@ -287,6 +290,45 @@ def _kernels(parts: EngineParts, batch: int, step: AnyStep) -> dict[str, object]
     return {**msgspec.to_builtins(table), "rows": table.rows[:KERNELS_KEPT]} if table else None
 
 
+# Section `attention`: what the attention of one layer's decode step takes on the device, by torch's kernels
+
+ATTENTION_BATCHES = 1, 16, 64
+ATTENTION_REACHES = 64, 512
+ATTENTION = {
+    "math": (SDPBackend.MATH, True),
+    "efficient": (SDPBackend.EFFICIENT_ATTENTION, True),
+    "cudnn": (SDPBackend.CUDNN_ATTENTION, True),
+    "flash": (SDPBackend.FLASH_ATTENTION, False),
+}
+"""By name: torch's backend, and whether it is given the step's mask. Flash attention takes none; it divides
+the keys of a sequence among blocks, and would have to be called for each length.
+"""
+
+
+def attention(records: Records, device: str = "cuda") -> None:
+    """In the shapes of `small`, in bfloat16, queued: a record for each kernel, or why it refuses."""
+    shape = CONFIGS["small"]
+    rows = shape.heads // shape.kv_heads
+    random = partial(torch.randn, dtype=torch.bfloat16, device=device)
+    for batch, reach in product(ATTENTION_BATCHES, ATTENTION_REACHES):
+        query = random(batch, shape.kv_heads, rows, shape.head_width)
+        keys, values = (random(batch, reach, shape.kv_heads, shape.head_width).transpose(1, 2) for _ in "kv")
+        mask = torch.zeros(batch, 1, rows, reach, dtype=query.dtype, device=device)
+        for name, (backend, masked) in ATTENTION.items():
+            call = partial(
+                scaled_dot_product_attention, query, keys, values, attn_mask=mask if masked else None
+            )
+            cell = {"backend": name, "batch": batch, "reach": reach}
+            try:
+                with torch.inference_mode(), sdpa_kernel(backend):
+                    found = queued_time(CudaQueue(), call)
+            except RuntimeError as error:
+                records.write("attention", **cell, unavailable=str(error).splitlines()[0])
+                continue
+            ends = {"low": found.seconds.low, "high": found.seconds.high, "upper_bound": found.upper_bound}
+            records.write("attention", **cell, seconds=found.seconds.value, **ends)
+
+
 SECTIONS: dict[str, Callable[..., None]] = {
     "device": device,
     "profiler": profiler,
@@ -294,6 +336,7 @@ SECTIONS: dict[str, Callable[..., None]] = {
     "tuned": tuned,
     "tests": gpu_tests,
     "sizes": sizes,
+    "attention": attention,
 }
 
 if __name__ == "__main__":

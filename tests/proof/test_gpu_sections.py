@@ -155,6 +155,16 @@ def test_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["tokens_per_second"] == row["batch"] / row["wall_seconds"] > 0 for row in rows)
 
 
+def test_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_sections, "ATTENTION_BATCHES", (1, 2))
+    found = rows_of(tmp_path, lambda rows: gpu_sections.attention(rows, "cpu"))["attention"]
+    assert len(found) == 2 * 2 * 4
+    known = {row["backend"] for row in found if "seconds" in row}
+    refused = {row["backend"] for row in found if row.get("unavailable")}
+    assert (known, refused) == ({"math", "flash"}, {"efficient", "cudnn"})
+    assert all(0 < row["low"] <= row["seconds"] <= row["high"] for row in found if "seconds" in row)
+
+
 def test_the_modes_of_the_sizes_are_modes() -> None:
     named = set(gpu_sections.SIZES_MODES)
     assert {"reduce-overhead", "cuda-graph", "inference_mode"} <= named <= set(MODES)
