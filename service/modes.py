@@ -78,23 +78,18 @@ class Effect:
             )
         contexts = [] if grad_mode == "enabled" else [f"torch.{grad_mode}()"]
         freezing = ["torch._inductor.config.patch(freezing=True)"] if self.freezes else []
-        call, first = "model(x)", "model(x)"
+        made, call = [], "model(x)"
         if self.compile is not None:
             given = ", ".join(f"{name}={value!r}" for name, value in self.compile.items())
             # Of the module itself torch makes a module, whose call passes nn.Module's: 18 µs more on Zen 3.
-            compiled = f"torch.compile(lambda x: model(x), {given})"
-            call, first = f"{compiled}(x)", f"step = {compiled}; step(x)"
+            made, call = [f"step = torch.compile(lambda x: model(x), {given})"], "step(x)"
+        first = _within([*contexts, *freezing], f"output = {call}")
         if not self.captured:
-            return _within([*contexts, *freezing], f"output = {call}")
+            return "\n".join([*made, first])
         capture = "torch.cuda.graph(graph := torch.cuda.CUDAGraph())"
-        return "\n".join(
-            [
-                # What compiles or allocates at the first call cannot be captured.
-                _within([*contexts, *freezing], first),
-                _within([*contexts, capture], f"output = {'model' if self.compile is None else 'step'}(x)"),
-                "graph.replay()",
-            ]
-        )
+        # What compiles or allocates at the first call cannot be captured.
+        second = _within([*contexts, capture], f"output = {call}")
+        return "\n".join([*made, first, second, "graph.replay()"])
 
     @property
     def by_operator(self) -> bool:

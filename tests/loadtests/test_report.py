@@ -246,7 +246,8 @@ def test_an_answer_has_the_name_that_modes_takes_what_that_runs_as_and_its_pytor
     lines = html.unescape(cards)
     assert '--modes reduce-overhead<span class="under">runs as compiled-cpp</span>' in lines
     options = "fullgraph=True, dynamic=False, options={'cpp_wrapper': True}"
-    assert f"torch.compile(lambda x: model(x), {options})(x)" in lines
+    assert f"step = torch.compile(lambda x: model(x), {options})" in lines
+    assert "with torch.inference_mode(): output = step(x)" in lines
     for text in (page(tmp_path), (tmp_path / "report.md").read_text()):
         assert "a CPU has no CUDA graphs" in text
     assert "→ faster: reduce-overhead, 2.3" in printed(tmp_path, 120)
