@@ -19,11 +19,10 @@ LEAVES = {
     "service.nvml",
     "service.parent_death",
     "service.study_names",
-    "service.statistics",
 }
 """They import nothing of ours."""
 
-SHARED = {*LEAVES, "service.records", "service.workloads"}
+SHARED = {*LEAVES, "service.records", "service.statistics", "service.workloads"}
 """The front, the engine and the load tests share them."""
 
 OF_LOADTESTS = {
@@ -39,6 +38,7 @@ OF_LOADTESTS = {
 ALLOWED: dict[str, set[str]] = {
     **{name: set[str]() for name in sorted(LEAVES)},
     "service.records": {"service.forward_records", "service.start_records"},
+    "service.statistics": {"service.records"},
     "service.workloads": {"service.records"},
     "service.front": {"models.naming", *SHARED},
     "service.ray_cluster": set(),

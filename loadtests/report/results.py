@@ -303,7 +303,7 @@ def with_sampled_split(rows: pl.DataFrame, samples: Mapping[Phase, CellSamples])
     cell = pl.col("cell").cast(pl.String)
     split = rows.lazy()
     for phase, own in samples.items():
-        found = {name: dispatch_share(of.kernel, of.host, of.unclassified) for name, of in own.items()}
+        found = {name: dispatch_share(counts) for name, counts in own.items()}
         shares = {name: share and share.value for name, share in found.items()}
         share = cell.replace_strict(shares, default=None, return_dtype=pl.Float64)
         split = split.with_columns(_parts(phase, share, cell.is_in(sorted(shares))))

@@ -106,7 +106,7 @@ def phase_of(
 
 
 def _kernel_share(samples: SampleCounts, left_open: LeftOpen) -> Interval | None:
-    share = dispatch_share(samples.kernel, samples.host, samples.unclassified, left_open)
+    share = dispatch_share(samples, left_open)
     return share and Interval(1 - share.value, 1 - share.high, 1 - share.low, samples.kernel + samples.host)
 
 

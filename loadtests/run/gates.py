@@ -19,7 +19,8 @@ from loadtests.run.run_file import SweepRun
 from loadtests.run.schedule import Finished, Latencies, Planned, first_missing, group_name
 from loadtests.run.target import read_scrapes, requests_by_mode
 from service.modes import FALLBACK
-from service.statistics.boundedness import MOST_UNCLASSIFIED
+from service.records import SIDES, SampleCounts
+from service.statistics.boundedness import MOST_SYSTEM, MOST_UNCLASSIFIED, dispatch_share
 from service.statistics.choice import EQUIVALENT, compare, is_disturbed
 from service.statistics.intervals import Interval
 
@@ -141,7 +142,7 @@ class Requests:
         self._messages = Counter[str | None]()
         self._rejected, self._merged = Counter[str](), Counter[str]()
         self._switches, self._steps = Counter[str](), Counter[str]()
-        self._sampled, self._unclassified = Counter[str](), Counter[str]()
+        self._samples: dict[str, SampleCounts] = defaultdict(SampleCounts)
 
     def add(self, row: RequestRow) -> None:
         self._rows += 1
@@ -151,9 +152,8 @@ class Requests:
             self.failed += 1
             self._messages[row.error] += 1
         for name, phase in row.phases.items():
-            step, unclassified = f"{name} of {row.cell}", phase.unclassified_samples or 0
-            self._unclassified[step] += unclassified
-            self._sampled[step] += unclassified + (phase.kernel_samples or 0) + (phase.host_samples or 0)
+            counts = {side: getattr(phase, f"{side}_samples") or 0 for side in SIDES}
+            self._samples[f"{name} of {row.cell}"] += SampleCounts(**counts)
         if not row.counts:
             return
         self._counted += 1
@@ -187,16 +187,20 @@ class Requests:
         return Gate("disturbed cells", not marked, detail, warning=True)
 
     def classes(self) -> Gate:
-        """What the samples' code is, is known. A warning: the times stand, their split is not told."""
-        name = f"samples of no class ≤ {MOST_UNCLASSIFIED:.0%}"
-        shares = {step: self._unclassified[step] / seen for step, seen in (+self._sampled).items()}
-        if not shares:
+        """Enough samples tell dispatch from kernel. A warning: where they do not, the times stand."""
+        name = "samples split each step"
+        sampled = {step: counts for step, counts in self._samples.items() if counts.total}
+        if not sampled:
             return Gate(name, None, "no step was sampled", warning=True)
-        step = max(shares, key=lambda one: shares[one])
-        detail, known = f"at most {shares[step]:.1%}, {step}", shares[step] <= MOST_UNCLASSIFIED
-        if not known:
-            detail += ": its dispatch and kernel are unknown (launchbound anatomy names the functions)"
-        return Gate(name, known, detail, warning=True)
+        unknown = [step for step, counts in sampled.items() if dispatch_share(counts) is None]
+        detail = f"{len(sampled) - len(unknown)} of {len(sampled)}"
+        if unknown:
+            detail += (
+                f"; dispatch and kernel are unknown of {some(unknown)}: over {MOST_UNCLASSIFIED:.0%} of the "
+                f"samples are of no class, or over {MOST_SYSTEM:.0%} in system calls (launchbound anatomy "
+                "names the functions)"
+            )
+        return Gate(name, not unknown, detail, warning=True)
 
     def queue(self) -> Gate:
         """One request at a time finds an idle engine: what it waits for is work that is not a request's."""

@@ -164,7 +164,7 @@ class Tax(msgspec.Struct, frozen=True, kw_only=True):
 
 def tax_by_samples(counts: SampleCounts) -> Tax | None:
     """On a CPU, where host and kernels share one timeline; None without a sample of either."""
-    share = dispatch_share(counts.kernel, counts.host, counts.unclassified)
+    share = dispatch_share(counts)
     if share is None:
         return None
     return Tax(fraction=Interval(*share, counts.kernel + counts.host), source="sampled", how=HOW_ON_CPU)

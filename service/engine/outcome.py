@@ -139,7 +139,7 @@ def _cpu_phase(readings: Readings, newest: SampleCounts | None, until_ns: int) -
     own = readings.samples
     enough = own is not None and own.kernel + own.host >= ENOUGH
     counts = own if enough else newest
-    share = dispatch_share(counts.kernel, counts.host, counts.unclassified) if counts else None
+    share = dispatch_share(counts) if counts else None
     found = low = high = None
     if share is not None:
         found, low, high = (step_wall * value + sampling for value in share)

@@ -210,7 +210,7 @@ class _StepSamples:
     def split(self, phase: Phase, bucket: int) -> StepSplit | None:
         """None without a sample of kernel or host."""
         newest = self.newest
-        share = dispatch_share(newest.kernel, newest.host, newest.unclassified)
+        share = dispatch_share(newest)
         if share is None or self._step_seconds is None:
             return None
         return StepSplit(

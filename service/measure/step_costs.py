@@ -45,7 +45,7 @@ def sample_case(bench: AnyBench, case: AnyCase, seconds: float = SAMPLED_SECONDS
 
 def sampled_split(counts: SampleCounts, wall: Interval) -> DispatchSplit | None:
     """A step of `wall` seconds, of which `counts` were sampled; None without a sample of kernel or host."""
-    share = dispatch_share(counts.kernel, counts.host, counts.unclassified)
+    share = dispatch_share(counts)
     if share is None:
         return None
     samples = counts.kernel + counts.host

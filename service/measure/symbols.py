@@ -232,6 +232,11 @@ def function_name(symbol: str) -> str:
 
 
 _ELEMENT = r"(?:float|double|c10::(?:BFloat16|Half))"
+_NAMED = r"c10::(?:BFloat16|Half|Float8\w+|complex<\w+>|q\w+)"
+_ANY = rf"(?:float|double|bool|short|int|long|(?:un)?signed char|{_NAMED})"
+
+_INDUCTOR = r"/[a-z2-7]{20,}(\.\w+)?\.so$"
+"""A library of Inductor's, which is named by a hash in base 32."""
 
 RULES: tuple[Rule, ...] = (
     Rule("operating system", "system", "interrupts come from no operator, and page faults are counted apart",
@@ -265,8 +270,9 @@ RULES: tuple[Rule, ...] = (
     Rule("code without a file", "kernel", "only oneDNN and MKL write code at run time in this process",
          symbol=r"^\[unknown\]$", binary=r"^(//anon|anon_inode|\[anon|/dev/zero|$)"),
     Rule("fused kernels", "kernel", "functions of Inductor's generated libraries that loop over elements",
-         symbol=r"^(void )?(kernel(\(|\.|$)|cpp_fused_|cpp_CppMicroGemm)", binary=r"\.so$"),
-    Rule("element functions", "kernel", "vector mathematics that the loops call", symbol=r"^Sleef_"),
+         symbol=r"^(void )?(kernel(\(|\.|$)|cpp_fused_|cpp_CppMicroGemm)", binary=_INDUCTOR),
+    Rule("element functions", "kernel", "vector mathematics and random numbers that the loops call",
+         symbol=r"^Sleef_|^at::CPUGeneratorImpl::random"),
     Rule("scalar functions", "kernel", "the C library's mathematics, for elements that vectors leave over",
          binary=r"/libm(vec)?[.-]"),
     Rule("element functions of torch", "kernel", "templates from elements alone to one: loops call them",
@@ -284,6 +290,21 @@ RULES: tuple[Rule, ...] = (
     Rule("kernels by other names", "kernel", "registered kernels that are called otherwise",
          symbol=r"LayerNorm\w*Kernel\w*Impl|at::native::\(anonymous namespace\)::copy_same_type_transpose_"
                 r"|apply_triu_tril|CompositeRandomAccessor"),
+    Rule("shapes", "host", "checks and sizes of tensors, made anew for symbolic integers; the way to oneDNN",
+         symbol=r"^at::native::(_?resize|check|_expand|_conv_|_select|compute_arange|mkldnn_)\w*$",
+         binary=r"/libtorch", name_alone=True),
+    Rule("typed loops", "kernel", "functions of ATen that are made anew for each type of element",
+         symbol=rf"at::native::(?:[\w:]|\(anonymous namespace\))*\w<[^<>()]*?\b{_ANY}(?![\w:])",
+         binary=r"/libtorch"),
+    Rule("parallel loops", "kernel", "what a thread does of a kernel's elements, from one index to another",
+         symbol=r"at::native::.*\{lambda\((long, long|int, int)\)#\d+\}::operator\(\)\(\1\)",
+         binary=r"/libtorch"),
+    Rule("loops within", "unclassified", "what prepares and the loop over elements are one function",
+         symbol=r"^at::native::.*(cpu_template|_out_frame|median_impl|index_select_out_cpu_dim1_|get_pools|"
+                r"repeat_interleave_cpu|nll_loss\w*_cpu(::impl)?)$", binary=r"/libtorch", name_alone=True),
+    Rule("sorting", "kernel", "algorithms of the C++ library over elements",
+         symbol=r"\bstd::__(intro|insertion|unguarded|adjust_heap|heap_select|push_heap|merge|move_merge|rotate)",
+         binary=r"/libtorch"),
     Rule("copies", "kernel", "moving and clearing tensors' bytes",
          symbol=r"^_*(mem(cpy|move|set)|mempcpy)", binary=r"libc[.-]"),
     Rule("Python", "host", "the interpreter, its own extensions and torch's: others may loop over elements",
@@ -297,7 +318,7 @@ RULES: tuple[Rule, ...] = (
          symbol=r"dnnl(::|_)", binary=r"libtorch|dnnl"),
     Rule("Inductor's wrappers", "host", "what calls the fused kernels: guards, buffers, calls of operators",
          symbol=r"inductor_entry|AOTInductor|^\w*kernel_py\b|^(std|at|c10|torch)::|^call$|^__static_init|^PyInit|^parse_arg",
-         binary=r"\.so$"),
+         binary=_INDUCTOR, name_alone=True),
 )  # fmt: skip
 """Anything else is unclassified."""
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from math import sqrt
 from typing import Literal, NamedTuple, get_args
 
+from service.records import SampleCounts
 from service.statistics.intervals import Interval, mean_interval
 
 CLASSES = 0.10
@@ -47,6 +48,11 @@ MOST_UNCLASSIFIED = 0.2
 have none, which is what an unproved machine may take for the other part, no value is told.
 """
 
+MOST_SYSTEM = 0.5
+"""Of all samples: a step that is in system calls for longer waits, or has its memory paged in, and what
+remains says nothing of that time.
+"""
+
 NO_SHARE = "too few samples are in a kernel or in the host's code"
 
 _Z = 1.959964
@@ -62,17 +68,19 @@ class DispatchShare(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def dispatch_share(
-    kernel: int, host: int, unclassified: int, left_open: LeftOpen = UNPROVED
-) -> DispatchShare | None:
-    """From the numbers of samples on either side; the `unclassified` may be of either.
+def dispatch_share(counts: SampleCounts, left_open: LeftOpen = UNPROVED) -> DispatchShare | None:
+    """From the numbers of samples on either side; the unclassified may be of either, the system's are divided
+    like the others.
 
     The interval is Wilson's at 95 %, its low end with the unclassified on the kernels' side, its high end
-    with them on the host's, widened by `widened`. None without a sample of kernel or host, and where more
-    than MOST_UNCLASSIFIED are of neither.
+    with them on the host's, widened by `widened`. None without a sample of kernel or host, where more than
+    MOST_UNCLASSIFIED are of neither, and where more than MOST_SYSTEM are the system's.
     """
+    kernel, host, unclassified = counts.kernel, counts.host, counts.unclassified
     samples = kernel + host + unclassified
     if not kernel + host or unclassified > MOST_UNCLASSIFIED * samples:
+        return None
+    if counts.system > MOST_SYSTEM * counts.total:
         return None
     low, _ = _wilson(host, samples)
     _, high = _wilson(host + unclassified, samples)

@@ -35,7 +35,7 @@ def of_cpu(result: JobResult, newest: SampleCounts | None) -> Timings:
 
 def test_dispatch_is_the_hosts_share_of_the_steps_and_the_choice_of_tokens() -> None:
     found = decode(None, NEWEST)
-    share = dispatch_share(1400, 600, 20)
+    share = dispatch_share(NEWEST)
     assert share is not None
     assert found.dispatch_seconds == pytest.approx(0.01 * share.value + 0.001)
     assert found.dispatch_low_seconds == pytest.approx(0.01 * share.low + 0.001)

@@ -109,7 +109,7 @@ def test_samples_of_all_rounds_are_pooled_and_take_the_place_of_the_rows_own_spl
     decode = baseline(with_samples(with_intervals(make_results(tmp_path), 0.4), growing)).main
     assert decode.samples == SampleCounts(kernel=3600, host=800, system=ROUNDS, unclassified=0)
     assert decode.index == pytest.approx(36 / 44)
-    share = dispatch_share(3600, 800, 0, UNPROVED)
+    share = dispatch_share(decode.samples, UNPROVED)
     assert decode.interval == Interval(1 - share.value, 1 - share.high, 1 - share.low, 4400)
 
 

@@ -290,16 +290,17 @@ def test_blocks_that_were_cut_are_counted_and_below_saturation_a_warning() -> No
     assert found.detail.endswith(f"; below saturation: {BELOW.name}")
 
 
-def test_a_step_most_of_whose_samples_have_no_class_warns_and_is_named(made: Made) -> None:
+def test_a_step_that_its_samples_do_not_split_warns_and_is_named(made: Made) -> None:
     run, rows = made
 
-    def sampled(unclassified: int) -> list[RequestRow]:
+    def sampled(**seen: int) -> Gate:
         phase = next(row.decode for row in rows if compiled(row))
-        seen = {"kernel_samples": 60, "host_samples": 20, "unclassified_samples": unclassified}
-        return altered(rows, compiled, decode=changed(phase, **seen))
+        counts = {"kernel": 60, "host": 20, "unclassified": 0, "system": 0, **seen}
+        fields = {f"{side}_samples": count for side, count in counts.items()}
+        return gate("samples split", run, altered(rows, compiled, decode=changed(phase, **fields)))
 
-    assert gate("samples of no class", run, rows).passed is None
-    assert gate("samples of no class", run, sampled(20)).passed
-    unknown = gate("samples of no class", run, sampled(21))
-    assert (unknown.passed, unknown.failed) == (False, False)
-    assert f"20.8%, decode of {COMPILED}: its dispatch and kernel are unknown" in unknown.detail
+    assert gate("samples split", run, rows).passed is None
+    assert sampled(unclassified=20, system=100).passed
+    for unknown in (sampled(unclassified=21), sampled(system=81)):
+        assert (unknown.passed, unknown.failed) == (False, False)
+        assert f"0 of 1; dispatch and kernel are unknown of decode of {COMPILED}" in unknown.detail

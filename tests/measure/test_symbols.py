@@ -62,6 +62,16 @@ KERNEL_SAMPLES = [
     ("void at::native::AVX512::vectorized_inner_sum<float>(char**, long, long)", TORCH),
     ("at::native::cpublas::gemm_notrans_<float, float>(long, long, long, float, float const*)", TORCH),
     ("at::native::(anonymous namespace)::gelu_kernel_impl(at::TensorIteratorBase&)", TORCH),
+    ("void at::native::(anonymous namespace)::cpu_max_pool<float, false>(at::Tensor const&)", TORCH),
+    ("void at::native::(anonymous namespace)::fold<c10::complex<float>, true>(at::Tensor const&)", TORCH),
+    ("void at::native::(anonymous namespace)::pool<c10::qint8>(at::Tensor const&)", TORCH),
+    (
+        "at::native::(anonymous namespace)::pad(at::Tensor const&)::"
+        "{lambda(long, long)#1}::operator()(long, long) const",
+        TORCH,
+    ),
+    ("void std::__introsort_loop<float*, long, __gnu_cxx::__ops::_Iter_less_iter>(float*, float*)", TORCH),
+    ("at::CPUGeneratorImpl::random()", TORCH),
 ]
 HOST_SAMPLES = [
     ("_PyEval_EvalFrameDefault", PYTHON),
@@ -72,11 +82,19 @@ HOST_SAMPLES = [
     ("at::_ops::index_put_::call", TORCH),
     ("at::TensorIteratorBase::build", TORCH),
     ("at::native::copy_impl", TORCH),
+    ("void at::native::checkInBoundsForStorage<long>(c10::ArrayRef<long>, c10::ArrayRef<long>, long)", TORCH),
+    ("c10::TensorImpl* at::native::_resize_impl_<long>(c10::TensorImpl*, c10::ArrayRef<long>)", TORCH),
+    ("at::native::structured_mm_out_cpu::impl(at::Tensor const&, at::Tensor const&)", TORCH),
+    ("void at::native::call<internal::Op>(at::Tensor const&)", TORCH),
+    (
+        "at::native::DispatchStub<void (*)(at::TensorIterator&, bool), at::native::add_stub>::choose()",
+        TORCH,
+    ),
     (
         "c10::impl::wrap_kernel_functor_unboxed_<c10::impl::detail::WrapFunctionIntoFunctor_<at::Tensor>>",
         TORCH,
     ),
-    ("torch::dynamo::(anonymous namespace)::GuardManager::check_nopybind", "libtorch_python.so"),
+    ("torch::dynamo::(anonymous namespace)::GuardManager::check_nopybind", "/lib/libtorch_python.so"),
     ("inductor_entry_impl", "/cache/ib/cib5difnrecxncnszy63.main.so"),
     ("kernel@plt", "/cache/ab/cldz37mw2hsrmid4ns5f4efiutywx4.main.so"),
     ("float at::Tensor::item<float>() const", TORCH),
@@ -107,6 +125,11 @@ UNCLASSIFIED_SAMPLES = [
     ("a_function_of_nobody", TORCH),
     ("blur(float*, long)", "/lib/site-packages/blur/_C.cpython-311-x86_64-linux-gnu.so"),
     ("blur", "/lib/site-packages/blur/_rust.abi3.so"),
+    ("at::Tensor blur::greedy_nms<float>(at::Tensor const&)", "/opt/lib/blur.so"),
+    ("std::_Function_handler<void (), int>::_M_invoke(std::_Any_data const&)", "/opt/lib/blur.so"),
+    ("kernel", "/opt/lib/blur.so"),
+    ("at::native::(anonymous namespace)::median_impl(at::Tensor const&, bool)", TORCH),
+    ("at::native::(anonymous namespace)::im2col_out_cpu_template(at::Tensor&, at::Tensor const&)", TORCH),
     ("ggml_vec_dot_f32", "/opt/lib/libggml.so"),
 ]
 

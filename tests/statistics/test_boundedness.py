@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from scipy import stats
 
+from service.records import SampleCounts
 from service.statistics.boundedness import (
     UNPROVED,
     DispatchShare,
@@ -38,14 +39,24 @@ def test_a_share_of_samples_has_wilsons_interval(kernel: int, host: int, unclass
 
     everything = kernel + host + unclassified
     low, high = wilson(host, everything)[0], wilson(host + unclassified, everything)[1]
-    share = dispatch_share(kernel, host, unclassified)
+    share = dispatch_share(SampleCounts(kernel=kernel, host=host, unclassified=unclassified))
     assert (share.low, share.high) == pytest.approx(widened(low, high, UNPROVED), abs=1e-6)
 
 
-def test_where_more_than_a_fifth_of_the_samples_has_no_class_no_share_is_told() -> None:
-    assert dispatch_share(60, 20, 20) is not None
-    assert dispatch_share(60, 20, 21) is None
-    assert dispatch_share(0, 0, 0) is None
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        (SampleCounts(kernel=60, host=20, unclassified=20), True),
+        (SampleCounts(kernel=60, host=20, unclassified=21), False),
+        (SampleCounts(kernel=60, host=20, unclassified=20, system=100), True),
+        (SampleCounts(kernel=60, host=20, unclassified=20, system=101), False),
+        (SampleCounts(), False),
+    ],
+)
+def test_no_share_is_told_of_steps_that_mostly_wait_or_run_code_of_no_class(
+    counts: SampleCounts, told: bool
+) -> None:
+    assert (dispatch_share(counts) is not None) == told
 
 
 def test_no_share_leaves_its_range() -> None:
@@ -58,7 +69,7 @@ def test_each_part_may_hold_some_of_the_other_however_many_samples_there_are() -
     assert low * (1 - classes) + classes + rate == pytest.approx(0.4)  # dispatch, and some of the kernels
     assert high * (1 - classes) - rate == pytest.approx(0.4)  # a part of the dispatch
     assert widened(0.4, 0.4, LeftOpen(1.0, 0.0)) == (0.0, 1.0)
-    many = dispatch_share(6_000_000, 4_000_000, 0)
+    many = dispatch_share(SampleCounts(kernel=6_000_000, host=4_000_000))
     assert (many.low, many.high) == pytest.approx((low, high), abs=1e-3)
 
 
@@ -73,7 +84,7 @@ def covered(
     seen = min(1.0, max(0.0, seen))
     for _ in range(1000):
         host = sum(random.random() < seen for _ in range(samples))
-        found = dispatch_share(samples - host, host, 0)
+        found = dispatch_share(SampleCounts(kernel=samples - host, host=host))
         held += isinstance(found, DispatchShare) and found.low <= truth <= found.high
     return held / 1000
 
