@@ -7,6 +7,7 @@ import inspect
 import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from itertools import chain
 from typing import Any, NamedTuple
@@ -248,13 +249,18 @@ class _Inputs:
         with running(what):
             example = _example(self.said.inputs(batch, seed, *given), what)
             self._check(example, batch, given, what)
-            owned: Example = tree_map_only(Tensor, self._own, example)
+            copies: dict[int, Tensor] = {}
+            owned: Example = tree_map_only(Tensor, partial(self._own, copies), example)
             return owned
 
-    def _own(self, tensor: Tensor) -> Tensor:
-        """A copy: the user's may be kept and given again, but what a job is fed is written over."""
-        dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
-        return tensor.detach().to(self.device, dtype, copy=True)
+    def _own(self, copies: dict[int, Tensor], tensor: Tensor) -> Tensor:
+        """A copy: the user's may be kept and given again, but what a job is fed is written over. Of a tensor
+        that is given twice there is one.
+        """
+        if id(tensor) not in copies:
+            dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
+            copies[id(tensor)] = tensor.detach().to(self.device, dtype, copy=True)
+        return copies[id(tensor)]
 
     def _check(self, example: Example, batch: int, size: list[int | str], what: str) -> None:
         leaves = tree_flatten(example)[0]

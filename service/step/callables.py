@@ -20,6 +20,8 @@ from torch._dynamo.exc import Unsupported, UserError
 from torch._dynamo.utils import counters, dynamo_timed
 from torch._inductor import config as inductor_config
 from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from models.served import Cache
@@ -251,15 +253,20 @@ def _package_folder() -> Path:
     return folder
 
 
-def load_package(model: nn.Module, options: dict[str, Any], exported: Exported) -> Package:
+def load_package(
+    model: nn.Module, options: dict[str, Any], exported: Exported, by_graph: bool = False
+) -> Package:
     """The step of `model` for the like of its arguments, from the cache of compiled code or made new. It is
-    to be called once within `unpacking`.
+    to be called once within `unpacking`. `by_graph`: it is known by the graph that is exported, which takes
+    seconds, and not by the sources of its classes. A user's module may compute something else with these.
     """
     folder = _package_folder()
-    file = folder / f"{package_identity(model, options, (exported.args, exported.kwargs))}.pt2"
+    program = _program(exported) if by_graph else None
+    code = _graphs(program) if program else _code(model)
+    file = folder / f"{package_identity(model, options, (exported.args, exported.kwargs), code)}.pt2"
     if not file.exists():
         with TemporaryDirectory(dir=folder) as unfinished:
-            made = _compile(exported, options, Path(unfinished) / file.name)
+            made = _compile(program or _program(exported), options, Path(unfinished) / file.name)
             counters["launchbound"][PACKAGES_MADE] += 1
             # Renamed into place when it is complete: a process that is ended meanwhile leaves no half of one.
             os.replace(made, file)
@@ -267,19 +274,22 @@ def load_package(model: nn.Module, options: dict[str, Any], exported: Exported) 
     return loader
 
 
-def _compile(exported: Exported, options: dict[str, Any], file: Path) -> str:
+def _program(exported: Exported) -> ExportedProgram:
     # Tensors of inference mode cannot be traced into an exported program.
+    with torch.inference_mode(False), torch.no_grad(), dynamo_timed(EXPORT):
+        return torch.export.export(
+            exported.program,
+            # Not the arguments themselves: export takes off the marks of those that it is given.
+            tree_map_only(Tensor, Tensor.detach, exported.args),
+            tree_map_only(Tensor, Tensor.detach, exported.kwargs),
+            dynamic_shapes=exported.dynamic_shapes,
+            # Of a symbolic length it cannot prove all that is true of every length in its range.
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
+
+
+def _compile(program: ExportedProgram, options: dict[str, Any], file: Path) -> str:
     with torch.inference_mode(False), torch.no_grad():
-        with dynamo_timed(EXPORT):
-            program = torch.export.export(
-                exported.program,
-                # Not the arguments themselves: export takes off the marks of those that it is given.
-                tree_map_only(Tensor, Tensor.detach, exported.args),
-                tree_map_only(Tensor, Tensor.detach, exported.kwargs),
-                dynamic_shapes=exported.dynamic_shapes,
-                # Of a symbolic length it cannot prove all that is true of every length in its range.
-                prefer_deferred_runtime_asserts_over_guards=True,
-            )
         return torch._inductor.aoti_compile_and_package(
             program, package_path=str(file), inductor_configs=dict(options)
         )
@@ -314,9 +324,11 @@ def _dimension(name: str, tensor: Tensor) -> dict[int, Any] | None:
     return {1: torch.export.Dim.DYNAMIC(min=size.least, max=size.most)}
 
 
-def package_identity(model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...]) -> str:
+def package_identity(
+    model: nn.Module, options: dict[str, Any], arguments: tuple[Any, ...], code: list[Any]
+) -> str:
     """Hex digits of all that a package depends on, from torch to the arguments' layout; weights, because a
-    package may hold them packed.
+    package may hold them packed. `code` is what is compiled of `model`.
     """
     leaves, tree = tree_flatten(arguments)
     device = next(leaf.device for leaf in leaves if isinstance(leaf, Tensor))
@@ -330,7 +342,7 @@ def package_identity(model: nn.Module, options: dict[str, Any], arguments: tuple
         torch.get_num_threads(),
         [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
         sorted(options.items()),
-        _code(model),
+        code,
         _weights(model),
         [
             (t.dtype, t.device.type, t.shape, t.stride(), symbolic_size(t)) if isinstance(t, Tensor) else t
@@ -339,6 +351,13 @@ def package_identity(model: nn.Module, options: dict[str, Any], arguments: tuple
         tree,
     ]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def _graphs(program: ExportedProgram) -> list[str]:
+    """The operators with their arguments, and constants that are no weights of the module."""
+    graphs = [str(part.graph) for part in program.graph_module.modules() if isinstance(part, GraphModule)]
+    constants = program.constants.values()
+    return [*graphs, *(_values([one]) if isinstance(one, Tensor) else repr(one) for one in constants)]
 
 
 def _code(model: nn.Module) -> list[tuple[str, str]]:
@@ -350,14 +369,17 @@ def _code(model: nn.Module) -> list[tuple[str, str]]:
 
 def _weights(model: nn.Module) -> str:
     if model not in _WEIGHTS:
-        tensors = (*model.parameters(), *model.buffers())
-        _WEIGHTS[model] = _digest(
-            tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data for tensor in tensors
-        )
+        _WEIGHTS[model] = _values((*model.parameters(), *model.buffers()))
     return _WEIGHTS[model]
 
 
 _WEIGHTS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+
+
+def _values(tensors: Iterable[Tensor]) -> str:
+    return _digest(
+        tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data for tensor in tensors
+    )
 
 
 def _digest(blocks: Iterable[bytes | memoryview]) -> str:

@@ -50,9 +50,12 @@ class ShapeInputs:
         # Clones made here are of no inference mode: grad mode needs them as well. They have no holes and
         # share no memory, so that they can be written.
         with torch.inference_mode(False):
-            self._leaves = [
-                static(leaf.detach().clone()) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves
-            ]
+            owned = {
+                id(leaf): static(leaf.detach().clone()) for leaf in self._leaves if isinstance(leaf, Tensor)
+            }
+        # An argument that is given twice stays one tensor: modules ask whether two are the same.
+        self._repeats = _repeats(self._leaves)
+        self._leaves = [owned.get(id(leaf), leaf) for leaf in self._leaves]
         self.arguments = SizedArguments(tree_unflatten(self._leaves, self._tree))
         self.arguments.number = user.sizes.index(size) if size is not None else 0
         self._seed: int | None = SEED
@@ -70,7 +73,8 @@ class ShapeInputs:
             return None
         example = self._user.inputs(self._batch, seed, self._size)
         found, tree = tree_flatten((tuple(example.args), dict(example.kwargs)))
-        if tree != self._tree or [_kind(leaf) for leaf in found] != [_kind(leaf) for leaf in self._leaves]:
+        kinds, own = ([_kind(leaf) for leaf in some] for some in (found, self._leaves))
+        if tree != self._tree or kinds != own or _repeats(found) != self._repeats:
             called = ", ".join(map(str, (self._batch, seed, self._size)[: 2 if self._size is None else 3]))
             raise ModuleError(
                 f"inputs({called}) of {self._user.name} gives {_described(example)}, and with "
@@ -85,8 +89,8 @@ class ShapeInputs:
         given = msgspec.json.decode(text)
         args, kwargs = self.arguments
         if isinstance(given, list):
-            return [*_taken(args, given, "inputs"), *_taken(kwargs, {}, "inputs")]
-        return [*_taken(args, [], "inputs"), *_taken(kwargs, given, "inputs")]
+            return self._of_client([*_taken(args, given, "inputs"), *_taken(kwargs, {}, "inputs")])
+        return self._of_client([*_taken(args, [], "inputs"), *_taken(kwargs, given, "inputs")])
 
     def of_safetensors(self, content: bytes) -> list[Any]:
         """A client's, for `fill`: tensors by the names of the arguments, or by their places, "0", "1", ….
@@ -110,7 +114,7 @@ class ShapeInputs:
                 raise WrongInputs(
                     f"safetensors.{name}", f"expected {_kind(tensor)}, got {_kind(given[name])}"
                 )
-        return [given.get(name, part) for name, part in own.items()]
+        return self._of_client([given.get(name, part) for name, part in own.items()])
 
     @property
     def batch_place(self) -> BatchPlace | None:
@@ -130,6 +134,18 @@ class ShapeInputs:
                     leaf.copy_(new)
         self._seed = seed
 
+    def _of_client(self, found: list[Any]) -> list[Any]:
+        for first, one in zip(self._repeats, found, strict=True):
+            if found[first] is not one and not torch.equal(found[first], one):
+                raise WrongInputs("inputs", "two of them are one tensor of the module: send them alike")
+        return found
+
+    def cloned(self) -> ModuleArguments:
+        """The arguments in tensors of their own, one for each that is given several times."""
+        clones = {id(leaf): leaf.clone() for leaf in self._leaves if isinstance(leaf, Tensor)}
+        args, kwargs = tree_unflatten([clones.get(id(leaf), leaf) for leaf in self._leaves], self._tree)
+        return args, kwargs
+
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All tensors among them, by name."""
         args, kwargs = self.arguments
@@ -139,6 +155,15 @@ class ShapeInputs:
 
     def __str__(self) -> str:
         return _described(self.arguments)
+
+
+def _repeats(leaves: list[Any]) -> list[int]:
+    """Of each leaf the place at which the same tensor stands first; its own where it is no tensor."""
+    first: dict[int, int] = {}
+    return [
+        first.setdefault(id(leaf), place) if isinstance(leaf, Tensor) else place
+        for place, leaf in enumerate(leaves)
+    ]
 
 
 class ModuleInputs:

@@ -16,7 +16,7 @@ from service.step.buffers import ModuleArguments
 from service.step.callables import AnyStep
 from service.step.device import is_device_lost, is_out_of_memory
 from service.step.loaded_model import Precision
-from service.step.module_inputs import ModuleInputs, ShapeInputs
+from service.step.module_inputs import OTHER_SEEDS, ModuleInputs, ShapeInputs
 from service.step.module_step import PLAIN, leaves
 from service.step.parity import OUT_OF_PARITY, Unservable, worst
 
@@ -93,11 +93,12 @@ class ModuleParityCheck:
         self, user: UserModule, inputs: ShapeInputs, eager: AnyStep, at: str
     ) -> list[tuple[str, Any]]:
         """What eager returns, twice alike; clones, by name."""
+        inputs.prepare()
+        before = {name: tensor.clone() for name, tensor in inputs.tensors()}
         first = _cloned(_called(eager, inputs))
         _refuse_unknown(user.name, first)
         # From the second call on: the first may fill what is computed once and kept.
         buffers = {name: tensor.detach().clone() for name, tensor in user.module.named_buffers()}
-        before = {name: tensor.clone() for name, tensor in inputs.tensors()}
         second = _called(eager, inputs)
         for name, tensor in user.module.named_buffers():
             if name not in buffers or not _same(buffers[name], tensor.detach()):
@@ -117,7 +118,20 @@ class ModuleParityCheck:
                 f"{at} on the same inputs differ ({wrong}). {_random(user.module)}: turn it off, or "
                 "pass the random numbers as an input"
             )
+        self._refuse_kept(user, inputs, eager)
         return first
+
+    def _refuse_kept(self, user: UserModule, inputs: ShapeInputs, eager: AnyStep) -> None:
+        """Raise Unservable where eager answers other values in the same tensors with what it has kept."""
+        inputs.fill(inputs.of_seed(OTHER_SEEDS[0]), OTHER_SEEDS[0])
+        again = _cloned(list(leaves(eager(*inputs.arguments), OUTPUT)))
+        found = list(leaves(eager(*inputs.cloned()), OUTPUT))
+        verdict, wrong = compare_trees(found, again, self._tolerances)
+        if not verdict.passed:
+            raise Unservable(
+                f"{user.name} keeps what it has computed of a tensor, and returns it for other values in the "
+                f"same tensor ({wrong}): a call would be timed that computes nothing. Turn the cache off"
+            )
 
     def run(self, steps: Mapping[tuple[Phase, int], AnyStep]) -> Parity:
         """The verdict on `steps`, by phase and batch size, over all batch sizes."""
@@ -242,17 +256,25 @@ def _verdict(difference: float, limit: float, compared: int, differing: int) -> 
     )
 
 
+FILL = 1000.0
+
+
 def _difference(expected: Tensor, found: Tensor, relative: float) -> tuple[float, float]:
-    """The largest difference, infinite for a NaN or an infinity of one alone; and the largest allowed."""
+    """The largest difference, infinite for a NaN or an infinity of one alone; and the largest allowed.
+
+    Values that are equal in both, and FILL times as large as any that differs, are what something was masked
+    with, such as -1e9, and no measure of how values round.
+    """
     wide = torch.complex128 if expected.is_complex() else torch.float64
     one, other = _dense(expected).to(wide), _dense(found).to(wide)
     if not one.numel():
         return 0.0, 0.0
     alike = (one == other) | (one.isnan() & other.isnan())
     difference = (one - other).abs().masked_fill(alike, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
-    magnitude = one.abs()
-    scale = float(magnitude.masked_fill(~magnitude.isfinite(), 0.0).max())
-    return float(difference.max()), relative * scale
+    magnitude = one.abs().nan_to_num(nan=0.0, posinf=0.0)
+    computed = float(magnitude.masked_fill(alike, 0.0).max())
+    masked = alike & (magnitude > FILL * computed) if computed else torch.zeros_like(alike)
+    return float(difference.max()), relative * float(magnitude.masked_fill(masked, 0.0).max())
 
 
 def _dense(tensor: Tensor) -> Tensor:

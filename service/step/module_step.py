@@ -80,7 +80,7 @@ def packaged_module(module: nn.Module, options: dict[str, Any]) -> ModuleStep:
             run, tensors, results, _ = found
             return tree_unflatten(run(list(tensors)), results)
         with unpacking():
-            package = load_package(module, options, Exported(module, args, kwargs))
+            package = load_package(module, options, Exported(module, args, kwargs), by_graph=True)
             run, results = package.boxed_run, treespec_loads(package.get_call_spec()[1])
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             returned = tree_unflatten(run(list(tensors)), results)

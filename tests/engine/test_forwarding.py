@@ -244,6 +244,8 @@ REFUSED = {
     "dropping": r"is not deterministic.*\(output differs by .*\(F\.dropout without training=self\.training",
     "counting": r"changes its buffer calls at each call",
     "overwriting": r"changes inputs\[0\], which it is called on: clone it",
+    "clipping": r"changes inputs\[0\], which it is called on: clone it",
+    "keeping": r"keeps what it has computed of a tensor, and returns it for other values in the same tensor",
     "distribution": r"returns output of type Normal, which cannot be compared: return tensors",
     "silent": r"returns nothing: return what it computes",
     "wrong": r"cannot be called at batch 1 in eager: RuntimeError: mat1 and mat2 .*odd\.py:\d+\)",
@@ -452,6 +454,21 @@ def test_inputs_as_json_are_what_the_module_is_called_on_until_others_come() -> 
     assert torch.equal(again, first)
     assert torch.equal(other, user.inputs(4, 2).args[0])
     assert torch.equal(integers, json_rows)
+
+
+def test_an_argument_that_is_given_twice_stays_one_tensor() -> None:
+    seen: list[Any] = []
+    forwarded(called(seed=3), "same", step=lambda args, _: seen.append(args))
+    assert seen[0][0] is seen[0][1]
+    user = load_module(named("same"), CPU, torch.float32)
+    assert torch.equal(seen[0][0], user.inputs(4, 3).args[0])
+    forwarded(given([X, X]), "same", step=lambda args, _: seen.append(args))
+    assert torch.equal(seen[1][0], torch.tensor(X))
+    _, message, param = refusal(given([X, [[0.0] * 8] * 4]), "same")
+    assert (message, param) == (
+        "inputs: two of them are one tensor of the module: send them alike",
+        "inputs",
+    )
 
 
 X = [[0.5] * 8] * 4

@@ -45,6 +45,17 @@ def test_the_tolerance_follows_the_largest_magnitude_of_each_tensor_however_smal
     )
 
 
+@pytest.mark.parametrize("fill", [-1e4, -1e9, torch.finfo(torch.float32).min])
+def test_what_both_are_masked_with_does_not_widen_the_tolerance(fill: float) -> None:
+    mask = torch.arange(64) % 3 == 0
+    one, other = (torch.randn(64).masked_fill(mask, fill) for _ in range(2))
+    rounded = one + (1e-6 * torch.randn(64)).masked_fill(mask, 0.0)
+    assert compared(one, rounded)[0]
+    assert compared(one, one.clone())[0]
+    assert not compared(one, other)[0]
+    assert not compared(one, one.masked_fill(mask, 0.0))[0]
+
+
 def test_what_differs_most_beside_its_own_tolerance_is_reported() -> None:
     small = ONE * 1e-6
     verdict, _ = compare_trees(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from service.records import Phase
 from service.step import buffers as step_buffers
 from service.step import callables
 from service.step.buffers import Arguments, Buffers, allocate, make_symbolic
-from service.step.callables import Step, build_step, package_identity
+from service.step.callables import Exported, Step, build_step, load_package, package_identity
 from service.step.compile_cache import REMOVED
 from tests.support import small_models
 from tests.support.fake_lowering import Lowering, bfloat16_model, fake_cuda
@@ -156,7 +157,7 @@ def test_a_package_is_not_found_for_another_gpu(
         with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda", number):
             row = torch.zeros(2, dtype=torch.int64)
             on_cuda = row.view(2, 1), row, row, ((torch.zeros(2, 64, 2, 8),) * 2,)
-        return package_identity(model, {}, on_cuda)
+        return package_identity(model, {}, on_cuda, [])
 
     model = made()
     first = identity("NVIDIA H100", (9, 0))
@@ -176,6 +177,42 @@ def test_a_compilation_that_fails_leaves_no_package(monkeypatch: pytest.MonkeyPa
     with pytest.raises(RuntimeError, match="disk is full"):
         step(*buffers_of(made()).arguments("decode"))
     assert not list((tmp_path / "packages").iterdir())
+
+
+class Scaled(nn.Module):
+    """Its class and its weights do not say what it computes."""
+
+    def __init__(self, factor: float, function: Callable[[Tensor], Tensor], offset: Tensor) -> None:
+        super().__init__()
+        self.factor, self.function, self.offset = factor, function, offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x * self.factor) + self.offset
+
+
+def test_a_module_has_a_package_of_what_it_computes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made_for: list[object] = []
+
+    def compiled(program: object, _: object, file: Path) -> str:
+        made_for.append(program)
+        file.write_bytes(b"a package")
+        return str(file)
+
+    monkeypatch.setattr(callables, "cache_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(callables, "_compile", compiled)
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda file: SimpleNamespace(loader=file))
+
+    def package(
+        factor: float = 2.0, function: Callable[[Tensor], Tensor] = F.relu, offset: float = 1.0
+    ) -> Any:
+        module = Scaled(factor, function, torch.full((4,), offset))
+        exported = Exported(module, (torch.ones(4),), {})
+        return load_package(module, {}, exported, by_graph=True)
+
+    others = [package(factor=3.0), package(function=torch.sigmoid), package(offset=5.0), package()]
+    assert len(set(others)) == len(made_for) == 4
+    assert package() == others[-1]
+    assert len(made_for) == 4
 
 
 def _refuse(*_: object) -> str:

@@ -189,6 +189,50 @@ def build_overwriting() -> tuple[nn.Module, Inputs]:
     return Overwriting().eval(), inputs
 
 
+class Clipping(Linear):
+    """Changes its input once: the second time there is nothing left to change."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x.relu_())
+        return found
+
+
+def build_clipping() -> tuple[nn.Module, Inputs]:
+    return Clipping().eval(), inputs
+
+
+class Keeping(Linear):
+    """Computes nothing for a tensor that it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kept is None or self.kept[0] is not x:
+            self.kept = x, self.inner(x)
+        return self.kept[1]
+
+
+def build_keeping() -> tuple[nn.Module, Inputs]:
+    return Keeping().eval(), inputs
+
+
+class Same(Linear):
+    """Asks whether it is given one tensor twice."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        found: Tensor = self.inner(query)
+        return found if query is key else found + self.inner(key)
+
+
+def build_same() -> tuple[nn.Module, Inputs]:
+    def twice(batch: int, seed: int) -> tuple[Tensor, Tensor]:
+        return inputs(batch, seed) * 2
+
+    return Same().eval(), twice
+
+
 class Described(Linear):
     def forward(self, x: Tensor) -> Scored:
         scores = self.inner(x)
