@@ -60,12 +60,17 @@ def executable_mappings() -> list[Mapping]:
     return found
 
 
+OF_NUMBA = "[numba, oneDNN or MKL]"
+"""In place of a file, where code without one may be of any of them: of no class."""
+
+
 class Namer:
     """Names addresses by the mappings of the moment in which it was made; tables of files are kept."""
 
     def __init__(self) -> None:
         self._mappings = executable_mappings()
         self._begins = [mapping.begin for mapping in self._mappings]
+        self._has_numba = any("llvmlite" in mapping.path for mapping in self._mappings)
 
     def _mapping(self, address: int) -> Mapping | None:
         index = bisect_right(self._begins, address) - 1
@@ -81,7 +86,8 @@ class Namer:
         if mapping is None:
             return UNKNOWN, UNKNOWN
         if not mapping.path.startswith("/") or mapping.path.startswith("/dev/"):
-            return UNKNOWN, mapping.path
+            # Numba writes code as well, in which arguments are unpacked and elements looped over.
+            return UNKNOWN, OF_NUMBA if self._has_numba else mapping.path
         table = _table(mapping.path)
         symbol = table.function(address - mapping.begin + mapping.offset) if table else None
         return (demangle(symbol) if symbol else _copy_function(address) or UNKNOWN), mapping.path

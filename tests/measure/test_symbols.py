@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from service.measure.symbols import UNKNOWN, Namer, _table, demangle, side_of
+from service.measure import symbols
+from service.measure.symbols import UNKNOWN, Mapping, Namer, _table, demangle, side_of
 from service.step.compile_cache import keep_open
 
 TORCH = "/site-packages/torch/lib/libtorch_cpu.so"
@@ -232,6 +233,15 @@ def test_the_copies_of_the_c_library_are_named_although_their_symbols_are_stripp
 def test_code_that_no_library_holds_is_unknown() -> None:
     assert Namer().name(1) == (UNKNOWN, UNKNOWN)
     assert Namer().name(np.zeros(1).ctypes.data)[0] == UNKNOWN
+
+
+@pytest.mark.parametrize(("library", "side"), [("libllvmlite.so", "unclassified"), ("libmine.so", "kernel")])
+def test_code_without_a_file_is_of_no_class_where_numba_may_have_written_it(
+    monkeypatch: pytest.MonkeyPatch, library: str, side: str
+) -> None:
+    mapped = [Mapping(0, 10, 0, f"/lib/{library}"), Mapping(10, 20, 0, "")]
+    monkeypatch.setattr(symbols, "executable_mappings", lambda: mapped)
+    assert side_of(*Namer().name(15)) == side
 
 
 def test_names_of_cpp_are_written_as_in_its_source_and_others_are_themselves() -> None:
