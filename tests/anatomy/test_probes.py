@@ -64,6 +64,7 @@ def state() -> dict[str, Any]:
 
 def tensor_bytes() -> int:
     """Of large storages that Python still holds; what torch caches for itself is small."""
+    gc.collect()  # what other tests have left in circles
     storages = {
         value.untyped_storage().data_ptr(): value.untyped_storage().nbytes()
         for value in gc.get_objects()
