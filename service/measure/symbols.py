@@ -290,14 +290,13 @@ RULES: tuple[Rule, ...] = (
          symbol=r"at::native::(DEFAULT|AVX2|AVX512|ZVECTOR|SVE\d*|VSX)::|at::vec::|VectorizedLoop"),
     Rule("inner loops", "kernel", "what TensorIterator calls for the elements of one chunk",
          symbol=r"callback_fn<|loop_2d_from_1d|cpublas::"),
-    Rule("attention", "kernel", "the flash kernel, with its loops over keys", symbol=r"cpu_flash_attention"),
     Rule("kernels by name", "kernel", "native functions that are the registered kernel of their operator",
          symbol=r"at::native::\(anonymous namespace\)::\w*_kernel(_impl)?\b"),
     Rule("kernels by other names", "kernel", "registered kernels that are called otherwise",
-         symbol=r"LayerNorm\w*Kernel\w*Impl|at::native::\(anonymous namespace\)::copy_same_type_transpose_"
-                r"|apply_triu_tril|CompositeRandomAccessor"),
+         symbol=r"LayerNorm\w*KernelImpl\(|at::native::\(anonymous namespace\)::copy_same_type_transpose_"
+                r"|CompositeRandomAccessor"),
     Rule("shapes", "host", "checks and sizes of tensors, made anew for symbolic integers; the way to oneDNN",
-         symbol=r"^at::native::(_?resize|check|_expand|_conv_|_select|compute_arange|mkldnn_)\w*$",
+         symbol=r"^at::native::(_?resize|check|_expand|_conv_|_select|compute_arange|mkldnn_|ConvParams)[\w:]*$",
          binary=r"/libtorch", name_alone=True),
     Rule("typed loops", "kernel", "functions of ATen that are made anew for each type of element",
          symbol=rf"at::native::(?:[\w:]|\(anonymous namespace\))*\w<[^<>()]*?\b{_ANY}(?![\w:])",

@@ -73,6 +73,9 @@ KERNEL_SAMPLES = [
     ),
     ("void std::__introsort_loop<float*, long, __gnu_cxx::__ops::_Iter_less_iter>(float*, float*)", TORCH),
     ("at::CPUGeneratorImpl::random()", TORCH),
+    ("at::vec::DEFAULT::Vectorized<float> at::native::row_sum<at::vec::DEFAULT::Vectorized<float>>()", TORCH),
+    ("at::native::cpublas::(anonymous namespace)::cpublas_axpy_impl(c10::ScalarType, long)", TORCH),
+    ("at::native::(anonymous namespace)::LayerNormKernelImpl(at::Tensor const&, long)", TORCH),
 ]
 HOST_SAMPLES = [
     ("_PyEval_EvalFrameDefault", PYTHON),
@@ -83,6 +86,7 @@ HOST_SAMPLES = [
     ("at::_ops::index_put_::call", TORCH),
     ("at::TensorIteratorBase::build", TORCH),
     ("at::native::copy_impl", TORCH),
+    ("at::native::ConvParams<long>::view1d_as_2d()", TORCH),
     ("void at::native::checkInBoundsForStorage<long>(c10::ArrayRef<long>, c10::ArrayRef<long>, long)", TORCH),
     ("c10::TensorImpl* at::native::_resize_impl_<long>(c10::TensorImpl*, c10::ArrayRef<long>)", TORCH),
     ("at::native::structured_mm_out_cpu::impl(at::Tensor const&, at::Tensor const&)", TORCH),
