@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,8 +19,16 @@ from tests.support.whole_service import write_small_tiny
 ROOT = Path(__file__).parents[2]
 
 
+class Done(NamedTuple):
+    """The ended process, and the processes that it has left."""
+
+    folder: Path
+    ended: subprocess.CompletedProcess[str]
+    left: set[int]
+
+
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("startup")
     model, out = folder / "tiny", folder / "out"
     model.mkdir()
@@ -27,15 +36,15 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Com
     command = ["startup", "--cold=1", "--warm=1", *options, f"--out={out}", "--json"]
     environment = {**os.environ, **FEW_SAMPLES, "LAUNCHBOUND_CACHE_FOLDER": str(folder / "cache")}
     arguments = [sys.executable, str(ROOT / "launchbound.py"), *command]
+    before = descendants(os.getpid())  # other tests' services
     ended = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
-    return folder, ended
+    return Done(folder, ended, {*descendants(os.getpid())} - {*before})
 
 
 @pytest.fixture
-def starts(done: tuple[Path, subprocess.CompletedProcess[str]]) -> Starts:
-    folder, ended = done
-    assert ended.returncode == 0, ended.stderr
-    found: Starts = json.loads((folder / "out" / STARTS_FILE).read_text())["starts"]
+def starts(done: Done) -> Starts:
+    assert done.ended.returncode == 0, done.ended.stderr
+    found: Starts = json.loads((done.folder / "out" / STARTS_FILE).read_text())["starts"]
     return found
 
 
@@ -55,20 +64,15 @@ def test_a_cold_start_compiles_and_a_warm_one_does_not(starts: Starts) -> None:
     assert cold["inductor"] > 0
 
 
-def test_the_result_is_one_document_and_beside_it_are_a_table_and_a_page(
-    starts: Starts, done: tuple[Path, subprocess.CompletedProcess[str]]
-) -> None:
-    folder, ended = done
-    document = json.loads(ended.stdout)
+def test_the_result_is_one_document_and_beside_it_are_a_table_and_a_page(starts: Starts, done: Done) -> None:
+    document = json.loads(done.ended.stdout)
     assert {"cold", "warm"} < document.keys()
     for kind, (one,) in starts.items():
         assert document[kind]["total_seconds"]["mean"] == one["total_seconds"]
-    assert "C++ compiler or Triton" in ended.stderr
-    assert (folder / "out" / PAGE_FILE).is_file()
+    assert "C++ compiler or Triton" in done.ended.stderr
+    assert (done.folder / "out" / PAGE_FILE).is_file()
 
 
-def test_neither_a_process_nor_a_cache_is_left(
-    starts: Starts, done: tuple[Path, subprocess.CompletedProcess[str]]
-) -> None:
-    assert list((done[0] / "cache").iterdir()) == []
-    assert descendants(os.getpid()) == []
+def test_neither_a_process_nor_a_cache_is_left(starts: Starts, done: Done) -> None:
+    assert list((done.folder / "cache").iterdir()) == []
+    assert done.left == set()
