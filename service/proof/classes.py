@@ -97,6 +97,7 @@ KINDS = (
     Kind("gemv", "kernel", lambda n, _: _product(torch.mv, (512 * n, 1024), (1024,), (512 * n,))),
     Kind("attention", "kernel",
          lambda n, _: partial(F.scaled_dot_product_attention, *torch.rand(3, 2 * n, 4, 64, 64))),
+    Kind("max pooling", "kernel", lambda n, _: partial(F.max_pool2d, torch.rand(n, 16, 56, 56), 2)),
     # One call: the more of the caches it takes, the longer would the host be with a second one.
     Kind("layer norm", "kernel", lambda n, fuse: partial(fuse(_layer_norm), torch.rand(1024 * n, 256))),
     Kind("element-wise chain", "kernel", lambda n, fuse: partial(fuse(_elements), *torch.rand(2, 32768 * n))),
