@@ -82,7 +82,13 @@ ALLOWED: dict[str, set[str]] = {
     "loadtests.run": {"loadtests.plan", *OF_LOADTESTS},
     "loadtests.report": {"loadtests.plan", "loadtests.run", "dashboards.theme", *OF_LOADTESTS},
     "loadtests.peers": {"loadtests.plan", "loadtests.run", *OF_LOADTESTS},
-    "loadtests.peers.rivals": {"service.parent_death"},
+    "loadtests.peers.rivals": {
+        "service.parent_death",
+        "service.engine.generation",
+        "service.modes",
+        "service.step",
+        "models",
+    },
     "loadtests.compare": {
         "loadtests.fleet",
         "loadtests.plan",

@@ -42,7 +42,8 @@ class RivalError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A runtime: `loadtests.peers.rivals.model_<environment>`, run in the environment of `requirements`.
+    """A runtime: `loadtests.peers.rivals.model_<environment>`, run in the environment of `requirements`, or
+    of OURS by this Python.
 
     `variant` is handed to that worker, which may hold several rivals. `outside_pytorch`: using it means
     leaving PyTorch.
@@ -59,12 +60,17 @@ class Rival:
         return Path(__file__).with_name("requirements") / f"{self.environment}.txt"
 
 
+OURS = "launchbound"
+"""The environment of this project, which runs its own steps in other precisions."""
+
 RUNTIMES: tuple[Rival, ...] = (
     Rival("onnxruntime", "onnxruntime", outside_pytorch=True),
     Rival("openvino-genai", "openvino", outside_pytorch=True),
     Rival("ctranslate2", "ctranslate2", outside_pytorch=True),
     Rival("transformers", "transformers", "dynamic"),
     Rival("transformers-compiled", "transformers", "static"),
+    Rival("aot-inductor-bfloat16", OURS, "bfloat16"),
+    Rival("aot-inductor-int8", OURS, "int8"),
 )
 
 REMOVED = {"openvino": "torchvision"}
@@ -85,6 +91,8 @@ def interpreter(rival: Rival, report: Callable[[str], None]) -> Path:
 
     Raises RivalError where pip does not install it.
     """
+    if rival.environment == OURS:
+        return Path(sys.executable)
     folder = peers_folder() / rival.environment / "environment"
     python = folder / "bin" / "python"
     wanted = hashlib.sha256(rival.requirements.read_bytes() + sys.version.encode()).hexdigest()

@@ -23,11 +23,35 @@ class PeersError(RuntimeError):
     """A comparison that cannot be made; the message names the remedy."""
 
 
+MOST_MORE_BITS = 0.01
+"""Of float32's bits per byte, what another precision may need more to be compared: a convention."""
+
+
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
+    """How well a contestant predicts a text of `text_bytes`, and how well float32 does: bits per byte, the
+    cross-entropy of each token by those before it. It is no parity: tokens may differ.
+    """
+
+    bits_per_byte: float
+    float32_bits_per_byte: float
+    text_bytes: int
+
+    @property
+    def more(self) -> float:
+        """The bits that it needs over float32's, as a fraction of these."""
+        return self.bits_per_byte / self.float32_bits_per_byte - 1
+
+    @property
+    def passes(self) -> bool:
+        return self.more <= MOST_MORE_BITS
+
+
 class Contestant(msgspec.Struct, kw_only=True):
     """A mode of the service, or a runtime.
 
-    `outside_pytorch`: one would leave PyTorch for it. `effective` is what a mode ran as. `unavailable` says
-    why it took no part, or from when on; None: it took part to the end.
+    `outside_pytorch`: one would leave PyTorch for it. `effective` is what a mode ran as. `quality` is that of
+    another precision, which stands for equal tokens. `unavailable` says why it took no part, or from when
+    on; None: it took part to the end.
     """
 
     name: str
@@ -36,7 +60,14 @@ class Contestant(msgspec.Struct, kw_only=True):
     effective: str | None = None
     versions: dict[str, str] = {}
     settings: dict[str, Any] = {}
+    quality: Quality | None = None
     unavailable: str | None = None
+
+    def refused(self, difference: str | None) -> str | None:
+        """Why it is not compared, where its tokens have that `difference`; None: it is."""
+        if self.quality is None:
+            return None if difference is None else f"other tokens: {difference}"
+        return None if self.quality.passes else f"worse text: {_quality(self.quality)}"
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,14 +148,14 @@ class Standing:
     """One contestant at one batch size.
 
     `seconds` is the median over rounds of their medians, with its interval; `ratio` its time over that of the
-    best runtime outside PyTorch, paired within rounds. None where tokens differ (`difference`): what computes
-    something else is not compared.
+    best runtime outside PyTorch, paired within rounds. None where it is `refused`: what computes something
+    else is not compared.
     """
 
     contestant: Contestant
     seconds: Interval
     ratio: Interval | None
-    difference: str | None
+    refused: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +185,8 @@ def _summary(run: PeersRun, rows: Sequence[CallRow]) -> BatchSummary:
     for row in rows:
         rounds.setdefault(row.contestant, {})[row.round] = median(row.seconds)
     differing = {row.contestant: row.difference for row in reversed(rows) if row.difference is not None}
-    fair = {name: own for name, own in rounds.items() if name not in differing}
+    refused = {name: known[name].refused(differing.get(name)) for name in rounds}
+    fair = {name: own for name, own in rounds.items() if refused[name] is None}
     modes = by_speed({name: own for name, own in fair.items() if known[name].kind == "mode"})
     outside = by_speed({name: own for name, own in fair.items() if known[name].outside_pytorch})
     best_mode, best_outside = (names[0] if names else None for names in (modes, outside))
@@ -163,7 +195,7 @@ def _summary(run: PeersRun, rows: Sequence[CallRow]) -> BatchSummary:
             contestant=known[name],
             seconds=median_interval(list(rounds[name].values())),
             ratio=_ratio(fair, name, best_outside),
-            difference=differing.get(name),
+            refused=refused[name],
         )
         for name in by_speed(rounds)
     )
@@ -187,6 +219,7 @@ def markdown(run: PeersRun) -> str:
         *([leaving(found)] if found else []),
         _conditions(run),
         *_calls_table(run, found),
+        *_precisions(run),
         agreement(run),
         "## How each was set",
         *(_settings(one) for one in run.contestants if one.unavailable is None and one.settings),
@@ -219,12 +252,13 @@ def _conditions(run: PeersRun) -> str:
     changed = ", with uncommitted changes" if environment.get("dirty") else ""
     return (
         f"Whole call: {run.prompt_tokens} prompt tokens (each row its own prompt) to {run.new_tokens} new "
-        "tokens, greedy, end of text ignored, float32, one thread, prefill included, tokenising and HTTP "
-        f"not. Everything on {where}, one contestant at a time; {run.rounds} rounds in random order, each "
-        f"with one untimed and {run.calls} timed calls per contestant and batch. Times are medians over "
-        "rounds with 95 % intervals; ratios are paired within rounds (t interval on their logarithms). Of a "
-        "mode the whole call is an upper estimate: total less queue, border and tokenising, which holds the "
-        "decoding of the text as well. All tokens equal launchbound's own float32 forward unless said. "
+        "tokens, greedy, end of text ignored, float32 unless the name says another precision, one thread, "
+        f"prefill included, tokenising and HTTP not. Everything on {where}, one contestant at a time; "
+        f"{run.rounds} rounds in random order, each with one untimed and {run.calls} timed calls per "
+        "contestant and batch. Times are medians over rounds with 95 % intervals; ratios are paired within "
+        "rounds (t interval on their logarithms). Of a mode the whole call is an upper estimate: total less "
+        "queue, border and tokenising, which holds the decoding of the text as well. All tokens of float32 "
+        "equal launchbound's own forward unless said. "
         f"Load average at the start: {load}. Commit {environment.get('commit')}{changed}."
     )
 
@@ -241,13 +275,33 @@ def _calls_table(run: PeersRun, found: list[BatchSummary]) -> Iterator[str]:
     yield "\n".join(lines)
     absent = [f"- {one.name}: {one.unavailable}" for one in run.contestants if one.unavailable is not None]
     different = [
-        f"- {standing.contestant.name}, batch {one.batch}, other tokens: {standing.difference}"
+        f"- {standing.contestant.name}, batch {one.batch}, {standing.refused}"
         for one in found
         for standing in one.standings
-        if standing.difference is not None
+        if standing.refused is not None
     ]
     if absent or different:
         yield "\n".join(["Took no part, or is not compared:", "", *absent, *different])
+
+
+def _precisions(run: PeersRun) -> Iterator[str]:
+    """How well the contestants of other precisions predict a text, beside float32."""
+    lines = [f"- {one.name}: {_quality(one.quality)}" for one in run.contestants if one.quality is not None]
+    if lines:
+        yield "## Other precisions"
+        yield (
+            "Parity with float32 is not asked of them, and their tokens may be others. They are compared "
+            "where they predict the prompts of the load tests with at most "
+            f"{MOST_MORE_BITS:.0%} more bits per byte than float32:"
+        )
+        yield "\n".join(lines)
+
+
+def _quality(quality: Quality) -> str:
+    return (
+        f"{quality.bits_per_byte:.4f} bits per byte, float32 {quality.float32_bits_per_byte:.4f} "
+        f"({quality.more:+.2%}), on {quality.text_bytes} bytes"
+    )
 
 
 NO_SWEEP = (
@@ -297,7 +351,7 @@ def _name(contestant: Contestant) -> str:
 def _cells(standing: Standing | None) -> str:
     if standing is None:
         return "– | –"
-    against = "other tokens" if standing.difference else ratio(standing.ratio)
+    against = ratio(standing.ratio) if standing.refused is None else standing.refused.partition(":")[0]
     return f"{_span(standing.seconds)} | {against}"
 
 

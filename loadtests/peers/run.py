@@ -25,6 +25,7 @@ from loadtests.peers.results import (
     Contestant,
     PeersError,
     PeersRun,
+    Quality,
     SweepBeside,
     markdown,
     write_peers,
@@ -355,9 +356,10 @@ class Comparison:
         made = peers_folder() / rival.environment / self.run.model_hash
         made.mkdir(parents=True, exist_ok=True)
         task = {
-            "folder": str(self.exported), "made": str(made), "variant": rival.variant, "cpus": self.run.cpus,
+            "model": self.run.model, "folder": str(self.exported), "made": str(made),
+            "variant": rival.variant, "cpus": self.run.cpus, "batches": self.run.batches,
             "prompt_tokens": self.plan.prompt_tokens, "new_tokens": self.plan.new_tokens,
-            "vocabulary": self.reference.vocabulary,
+            "vocabulary": self.reference.vocabulary, "texts": read_prompts(),
         }  # fmt: skip
         try:
             python = interpreter(rival, self.report)
@@ -369,6 +371,8 @@ class Comparison:
             self._failed(rival.name, str(error))
             return
         known.settings, known.versions = answer.get("settings", {}), answer.get("versions", {})
+        if answer.get("quality") is not None:
+            known.quality = msgspec.convert(answer["quality"], Quality)
         callers[rival.name] = partial(call_runtime, process)
 
     def _warm_up(self, callers: dict[str, Caller]) -> None:

@@ -15,6 +15,7 @@ from statistics import median
 
 import msgspec
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from launchbound import app
@@ -27,11 +28,13 @@ from loadtests.peers.results import (
     Contestant,
     PeersError,
     PeersRun,
+    Quality,
     leaving,
     markdown,
     summaries,
 )  # fmt: skip
 from loadtests.peers.run import (
+    LOAD_SECONDS,
     TIE,
     PeersPlan,
     Reference,
@@ -43,6 +46,8 @@ from loadtests.peers.run import (
 )  # fmt: skip
 from loadtests.run.run_file import read_run
 from loadtests.run.target import Target
+from models.opening import resolve
+from models.transformer import Transformer
 from service.cli.options import EXIT_FAILED, EXIT_INTERRUPTED
 from tests.support import fake_service
 from tests.support.fake_service import Script
@@ -50,6 +55,7 @@ from tests.support.made_plans import make_plan
 from tests.support.made_results import make_results
 from tests.support.processes import descendants, gone
 from tests.support.serving import PATIENCE_SECONDS, until
+from tests.support.small_models import greedy, write_few_layers
 
 PLAN = PeersPlan(rounds=2, calls=2, batches=(1, 2), prompt_tokens=2, new_tokens=4)
 
@@ -92,6 +98,30 @@ def test_ratios_are_paired_within_rounds() -> None:
 )
 def test_leaving_can_cost_and_can_buy_nothing_that_shows(seconds: dict[str, float], said: str) -> None:
     assert said in leaving(summaries(made_run(seconds)))
+
+
+@pytest.mark.parametrize(("bits", "compared"), [(0.99, True), (1.0099, True), (1.0101, False)])
+def test_another_precision_is_held_to_its_text_and_not_to_tokens(bits: float, compared: bool) -> None:
+    """It is no mode: what leaving PyTorch buys is said of float32."""
+    run = made_run({"compiled": 0.026, "aot-inductor-int8": 0.010, "ort": 0.020})
+    other = next(one for one in run.contestants if one.name == "aot-inductor-int8")
+    other.quality = Quality(bits_per_byte=2 * bits, float32_bits_per_byte=2.0, text_bytes=9)
+    run.rows = [
+        msgspec.structs.replace(row, difference="row 0") if row.contestant == other.name else row
+        for row in run.rows
+    ]
+    (found,) = summaries(run)
+    assert found.best_mode == "compiled"
+    (standing,) = [one for one in found.standings if one.contestant is other]
+    page = markdown(run)
+    assert f"- aot-inductor-int8: {2 * bits:.4f} bits per byte, float32 2.0000" in page
+    assert "other tokens" not in page
+    assert ("worse text" in page) is not compared
+    if compared:
+        assert standing.ratio is not None
+        assert 0.48 < standing.ratio.value < 0.52
+    else:
+        assert standing.ratio is None
 
 
 def read_peers(folder: Path) -> PeersRun:
@@ -287,6 +317,31 @@ def test_tokens_and_texts_may_differ_only_where_a_tie_of_logits_explains_it() ->
     assert text_difference(["y"], [row()]) is not None
     assert text_difference(["y"], [row(margin=TIE / 2)]) is None
     assert text_difference(["x", "x"], [row()]) is not None
+
+
+@pytest.mark.compiles
+def test_ours_of_another_precision_continues_prompts_and_predicts_a_text_as_float32(tmp_path: Path) -> None:
+    model = write_few_layers(tmp_path / "model")
+    (ours,) = [rival for rival in RUNTIMES if rival.variant == "int8"]
+    command = [str(interpreter(ours, print)), "-m", "loadtests.peers.rivals.model_launchbound"]
+    task = {
+        "model": str(model), "folder": str(tmp_path), "made": str(tmp_path / "made"), "variant": "int8",
+        "cpus": sorted(os.sched_getaffinity(0)), "batches": [2], "prompt_tokens": 3, "new_tokens": NEW,
+        "vocabulary": 4096, "texts": ["import os\n\nfor name in os.listdir():\n    print(name)\n"] * 3,
+    }  # fmt: skip
+    with RivalProcess(command, tmp_path / "rival.log") as process:
+        answer = process.ask(task, LOAD_SECONDS)
+        called = process.ask({"tokens": [[5, 6, 7], [8, 9, 10]], "new_tokens": NEW}, LOAD_SECONDS)
+    quality = msgspec.convert(answer["quality"], Quality)
+    assert quality.text_bytes > 100
+    assert 0.5 < quality.float32_bits_per_byte < 12
+    assert quality.bits_per_byte != quality.float32_bits_per_byte
+    assert abs(quality.more) < 0.02
+    exact = resolve(str(model)).model(2, torch.device("cpu"), torch.float32, torch.float32)
+    assert isinstance(exact, Transformer)
+    tokens, _ = greedy(exact, [[5, 6, 7], [8, 9, 10]], NEW)
+    assert [row[0] for row in called["tokens"]] == tokens[:, 0].tolist()
+    assert [len(row) for row in called["tokens"]] == [NEW, NEW]
 
 
 def test_what_pip_cannot_install_is_said_in_its_words(

@@ -25,14 +25,16 @@ Call = Callable[[Tokens, int], Tokens]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`folder` holds the Hugging Face model; `made`, of this rival alone, keeps what it converts.
-
-    Model calls run on `cpus`.
+    """`folder` holds the model called `model` as Hugging Face's; `made`, of this rival alone, keeps what it
+    converts. Model calls run on `cpus`, with as many prompts as one of `batches`. `texts` are to predict.
     """
 
+    model: str
     folder: Path
     made: Path
     cpus: list[int]
+    batches: list[int]
+    texts: list[str]
     variant: str
     prompt_tokens: int
     new_tokens: int
@@ -41,11 +43,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A rival that can be called; `settings` says how it was set up, `packages` what it consists of."""
+    """A rival that can be called; `settings` says how it was set up, `packages` what it consists of.
+
+    `quality`, of one that need not have the reference's tokens: the fields of `loadtests.peers.results`.
+    """
 
     call: Call
     settings: Mapping[str, object]
     packages: Sequence[str]
+    quality: Mapping[str, float] | None = None
 
 
 def serve(load: Callable[[Task], Loaded]) -> None:
@@ -67,7 +73,7 @@ def serve(load: Callable[[Task], Loaded]) -> None:
     except Exception as error:  # noqa: BLE001 - whatever the library raises is the row's reason
         answer(answers, {"error": f"{type(error).__name__}: {error}"})
         return
-    answer(answers, {"settings": dict(loaded.settings), "versions": versions})
+    answer(answers, {"settings": dict(loaded.settings), "versions": versions, "quality": loaded.quality})
     for line in sys.stdin:
         asked = json.loads(line)
         try:
