@@ -35,7 +35,9 @@ class Commands(TyperGroup):
         found = super().get_command(ctx, cmd_name)
         if found is not None and found.help:
             # Typer would break all paragraphs but the first where the lines of the docstring end.
-            found.help = "\n\n".join(" ".join(one.split()) for one in found.help.split("\n\n"))
+            paragraphs = [" ".join(one.split()) for one in found.help.split("\n\n")]
+            # Of the first the list of commands would show a part.
+            found.help, found.short_help = "\n\n".join(paragraphs), paragraphs[0]
         return found
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - Typer's type of it is private
@@ -50,6 +52,10 @@ app = CommandLine(
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # With frames a help takes twice as long: they come with a parser of Markdown and one of languages.
+    rich_markup_mode=None,
+    # Lines end where the terminal does, and not at 80 characters.
+    context_settings={"max_content_width": 1000},
     epilog=EXIT_CODES,
     help="Serve a transformer through PyTorch's inference modes, and measure where each request's time went.",
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from service.cli.options import (
     EXIT_FAILED,
@@ -23,6 +22,7 @@ from service.cli.options import (
     refuse_module,
     settings_from,
     split_list,
+    terminal,
 )
 from service.modes import swept_modes
 from service.nvml import expected_device
@@ -63,7 +63,7 @@ def _parity(settings: EngineSettings) -> list[ModeStatus]:
     from service.records import ModeStatus
     from service.step.process_state import prepare_process
 
-    console = Console()
+    console = terminal()
 
     def watch(message: ToFront) -> None:
         if isinstance(message, ModeStatus) and message.state == "warming":

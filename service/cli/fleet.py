@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from service.cli.options import (
     EXIT_MACHINE,
@@ -19,6 +18,7 @@ from service.cli.options import (
     installing,
     refuse_module,
     split_list,
+    terminal,
 )
 from service.cli.report import last_line, picture_of_fleet, pictured
 from service.cli.sweep import ChosenPlan, PlanOptions, chosen_plans
@@ -89,7 +89,7 @@ def _on_cluster(
     from loadtests.run.folder import now
     from service.ray_cluster import connected, environment
 
-    report = partial(Console().print, markup=False, highlight=False, soft_wrap=True)
+    report = partial(terminal().print, markup=False, highlight=False, soft_wrap=True)
     os.environ.update(environment(address))
     # Ray takes SIGTERM for itself when it starts, hence the inner block.
     with ended_in_order(), connected(address, {run.LABEL: run.LOCAL_KIND}) as ray, ended_in_order():

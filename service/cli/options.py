@@ -8,11 +8,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
-from typing import Annotated, Any, Literal, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TextIO
 
 import typer
 
 from models.naming import ModuleError, find_source, is_called, names_module
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -30,6 +33,13 @@ def bad_input(message: object) -> NoReturn:
     """Print `message`, which states the fault and its remedy, and exit with code 2."""
     typer.echo(f"launchbound: {message}", err=True)
     raise typer.Exit(EXIT_BAD_INPUT)
+
+
+def terminal(**options: Any) -> Console:  # noqa: ANN401 - as rich has them
+    """A console on standard output, unless `options` say otherwise. No help waits until rich is imported."""
+    from rich.console import Console
+
+    return Console(**options)
 
 
 @contextmanager

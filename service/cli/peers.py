@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from service.cli.options import (
     EXIT_FAILED,
@@ -21,6 +20,7 @@ from service.cli.options import (
     refuse_module,
     settings_from,
     split_list,
+    terminal,
 )
 
 app = typer.Typer()
@@ -81,7 +81,7 @@ def peers(
                 log = folder / "service.log"
                 url = stack.enter_context(launched(flags(served), log, one_thread, lost=(Unreachable,)))
             target = Target(url, os.environ.get("LAUNCHBOUND_API_KEY"))
-            with Console(stderr=True).status("waiting for the modes") as status:
+            with terminal(stderr=True).status("waiting for the modes") as status:
                 await_modes(target, (), status.update, settled=True)
             run = run_peers(target, model, plan, folder, typer.echo)
     except (LaunchError, PeersError, TargetError) as error:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from service.cli.options import (
     EXIT_FAILED,
@@ -19,7 +18,11 @@ from service.cli.options import (
     installing,
     print_result,
     report_extra_needed,
+    terminal,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app, compare_app = typer.Typer(), typer.Typer()
 
@@ -71,7 +74,7 @@ def report(
         picture = picture_of_series
     try:
         with disk_full_named(folder), report_extra_needed():
-            valid = picture(folder) if picture else conclude(folder, Console())
+            valid = picture(folder) if picture else conclude(folder, terminal())
     except (RowsError, FileNotFoundError) as error:
         bad_input(error)
     except DiskFull as error:
@@ -103,7 +106,7 @@ def picture_of_series(folder: Path) -> bool:
     from loadtests.report.page import print_table
 
     table, found = make_series_picture(folder)
-    print_table(table, Console())
+    print_table(table, terminal())
     return _pictured(found, folder, PAGE_FILE)
 
 
@@ -201,7 +204,7 @@ def compare(
     if markdown:
         typer.echo(as_markdown(found))
     elif not as_json:
-        print_comparison(found, Console())
+        print_comparison(found, terminal())
     if not markdown:
         typer.echo(msgspec.json.encode(document(found)))
     raise typer.Exit(found.exit_code)

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from service.cli.options import (
     EXIT_BAD_INPUT,
@@ -31,6 +30,7 @@ from service.cli.options import (
     print_result,
     report_extra_needed,
     settings_from,
+    terminal,
 )
 
 app = typer.Typer()
@@ -242,7 +242,7 @@ def startup(
         raise typer.Exit(EXIT_FAILED) from None
     except (LaunchError, TargetError) as error:
         bad_input(f"{error} (log: {log})")
-    print_table(table(starts), Console())
+    print_table(table(starts), terminal())
     typer.echo(f"page: {folder / PAGE_FILE}")
     print_result({"path": str(folder), **as_json(starts)})
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
-from service.cli.options import Device, Dtype, Model, bad_input, settings_from
+from service.cli.options import Device, Dtype, Model, bad_input, settings_from, terminal
 from service.study_names import OPERATOR_CALLS, ProbeName, not_of_modules
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from service.anatomy.common import Report
 
 app = typer.Typer()
@@ -127,7 +128,7 @@ def _study(
 
     try:
         # What a module of the user's own prints is no part of the finding.
-        with redirect_stdout(sys.stderr), _progress(Console(stderr=True)) as report:
+        with redirect_stdout(sys.stderr), _progress(terminal(stderr=True)) as report:
             report("loading the model")
             found = run(prepare_bench(settings.engine_settings("")), name, encoded, report)
     except StudyError as error:
@@ -135,9 +136,9 @@ def _study(
     if as_json:
         print(msgspec.json.encode(found).decode())
         return
-    console = Console()
+    console = terminal()
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=160)  # a pipe has no width, and rich would take 80 columns for it
+        console = terminal(width=160)  # a pipe has no width, and rich would take 80 columns for it
     show(found, console)
 
 

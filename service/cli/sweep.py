@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from models.naming import is_called
 from service.cli.options import (
@@ -31,11 +30,14 @@ from service.cli.options import (
     print_result,
     settings_from,
     split_list,
+    terminal,
 )
 from service.cli.report import conclude, last_line, picture_of_series, pictured, without_report
 from service.nvml import expected_device
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from loadtests.plan.cells import Plan
     from loadtests.plan.plan_file import PlanDocument
     from loadtests.run.series import Series
@@ -302,7 +304,7 @@ def _in_order(folder: Path, work: Callable[[Console], int]) -> int:
     from loadtests.run.target import ModeFailed, TargetError
     from service.front.launch import LaunchError
 
-    console = Console()
+    console = terminal()
     try:
         with ended_in_order(), disk_full_named(folder):
             return work(console)

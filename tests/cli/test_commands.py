@@ -173,7 +173,9 @@ def test_each_command_that_prints_a_result_prints_it_as_json_too(name: str) -> N
 # What a help waits for
 
 
-HEAVY = {"fastapi", "locust", "msgspec", "numpy", "prometheus_client", "pydantic", "scipy", "torch"}
+HEAVY = {
+    "fastapi", "locust", "msgspec", "numpy", "prometheus_client", "pydantic", "rich", "scipy", "torch",
+}  # fmt: skip
 IMPORTED = (
     "import sys, launchbound\ntry: launchbound.app()\nfinally: print(*sorted(sys.modules), file=sys.stderr)"
 )

@@ -150,7 +150,10 @@ def test_what_only_running_the_code_can_tell_is_left_to_the_engine(name: str) ->
 
 @pytest.mark.parametrize("verb", ["run", "sweep", "peers"])
 def test_the_lines_of_a_help_end_where_the_terminal_does(verb: str) -> None:
-    shown = CliRunner().invoke(launchbound.app, [verb, "--help"], env={"COLUMNS": "300"}).stdout
+    # A process: Typer's runner for tests has 80 columns, whatever it is told.
+    command = [sys.executable, "-m", "launchbound", verb, "--help"]
+    environment = os.environ | {"COLUMNS": "300"}
+    shown = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
     (line,) = [line for line in shown.splitlines() if "Exit codes: " in line]
     assert line.rstrip().endswith(" 130 interrupted.")
     assert "Example: launchbound" in shown
