@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,6 +35,8 @@ from loadtests.peers.results import (
     markdown,
     summaries,
 )  # fmt: skip
+from loadtests.peers.rivals import model_launchbound
+from loadtests.peers.rivals.worker import Task
 from loadtests.peers.run import (
     LOAD_SECONDS,
     TIE,
@@ -47,8 +51,11 @@ from loadtests.peers.run import (
 from loadtests.run.run_file import read_run
 from loadtests.run.target import Target
 from models.opening import resolve
+from models.training.train import all_logits
 from models.transformer import Transformer
 from service.cli.options import EXIT_FAILED, EXIT_INTERRUPTED
+from service.modes import MODES
+from service.step.buffers import allocate
 from tests.support import fake_service
 from tests.support.fake_service import Script
 from tests.support.made_plans import make_plan
@@ -319,29 +326,77 @@ def test_tokens_and_texts_may_differ_only_where_a_tie_of_logits_explains_it() ->
     assert text_difference(["x", "x"], [row()]) is not None
 
 
-@pytest.mark.compiles
-def test_ours_of_another_precision_continues_prompts_and_predicts_a_text_as_float32(tmp_path: Path) -> None:
-    model = write_few_layers(tmp_path / "model")
-    (ours,) = [rival for rival in RUNTIMES if rival.variant == "int8"]
-    command = [str(interpreter(ours, print)), "-m", "loadtests.peers.rivals.model_launchbound"]
-    task = {
-        "model": str(model), "folder": str(tmp_path), "made": str(tmp_path / "made"), "variant": "int8",
+PROMPTS = [[5, 6, 7], [8, 9, 10]]
+
+
+def ours(folder: Path, variant: str) -> dict[str, Any]:
+    """What launchbound's own rival is told: a few layers of `tiny`, and a text."""
+    model = write_few_layers(folder / "model")
+    return {
+        "model": str(model), "folder": str(folder), "made": str(folder / "made"), "variant": variant,
         "cpus": sorted(os.sched_getaffinity(0)), "batches": [2], "prompt_tokens": 3, "new_tokens": NEW,
         "vocabulary": 4096, "texts": ["import os\n\nfor name in os.listdir():\n    print(name)\n"] * 3,
     }  # fmt: skip
-    with RivalProcess(command, tmp_path / "rival.log") as process:
-        answer = process.ask(task, LOAD_SECONDS)
-        called = process.ask({"tokens": [[5, 6, 7], [8, 9, 10]], "new_tokens": NEW}, LOAD_SECONDS)
-    quality = msgspec.convert(answer["quality"], Quality)
-    assert quality.text_bytes > 100
-    assert 0.5 < quality.float32_bits_per_byte < 12
-    assert quality.bits_per_byte != quality.float32_bits_per_byte
-    assert abs(quality.more) < 0.02
-    exact = resolve(str(model)).model(2, torch.device("cpu"), torch.float32, torch.float32)
+
+
+def check_ours(model: str, quality: Mapping[str, float], tokens: list[list[int]]) -> None:
+    """It predicts the text nearly as float32 does, and continues the prompts as long as it is to."""
+    found = msgspec.convert(quality, Quality)
+    assert found.text_bytes > 100
+    assert 0.5 < found.float32_bits_per_byte < 12
+    assert found.bits_per_byte != found.float32_bits_per_byte
+    assert abs(found.more) < 0.02
+    exact = resolve(model).model(2, torch.device("cpu"), torch.float32, torch.float32)
     assert isinstance(exact, Transformer)
-    tokens, _ = greedy(exact, [[5, 6, 7], [8, 9, 10]], NEW)
-    assert [row[0] for row in called["tokens"]] == tokens[:, 0].tolist()
-    assert [len(row) for row in called["tokens"]] == [NEW, NEW]
+    wanted, _ = greedy(exact, PROMPTS, NEW)
+    assert [row[0] for row in tokens] == wanted[:, 0].tolist()
+    assert [len(row) for row in tokens] == [NEW, NEW]
+
+
+@pytest.mark.parametrize("variant", ["bfloat16", "int8"])
+def test_ours_of_another_precision_continues_prompts_and_predicts_a_text(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As operators of PyTorch, which need no compilation."""
+    monkeypatch.setattr(model_launchbound, "MODE", MODES["inference_mode"])
+    monkeypatch.setattr(model_launchbound, "prepare_process", lambda *_: None)
+    task = ours(tmp_path, variant)
+    threads = torch.get_num_threads()
+    try:
+        loaded = model_launchbound.load(Task(**task))
+    finally:
+        torch.set_num_threads(threads)
+    assert loaded.settings["linear weights"].startswith(variant)
+    check_ours(task["model"], loaded.quality, loaded.call(PROMPTS, NEW))
+
+
+def test_the_bits_of_a_text_are_those_of_its_tokens_one_by_one(tmp_path: Path) -> None:
+    """By another way: all positions at once, rows that do not fill the last group included."""
+    opened = resolve(str(write_few_layers(tmp_path / "model")))
+    model = opened.model(4, torch.device("cpu"), torch.float32, torch.float32)
+    text = model_launchbound._Text(opened, model, ["import os\n"] * 150)
+    rows, length = text._rows.shape
+    assert rows % 4
+    with torch.inference_mode():
+        found = text.bits_per_byte(model, allocate(model, [4], 64)[4])
+        logits = all_logits(model, text._rows[:, :-1])
+    nats = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), text._rows[:, 1:].flatten(), reduction="sum"
+    )
+    assert found == pytest.approx(float(nats) / math.log(2) / text.size, rel=1e-4)
+    assert text.size > rows * (length - 1)
+
+
+@pytest.mark.long
+@pytest.mark.compiles
+def test_ours_runs_as_a_package(tmp_path: Path) -> None:
+    (rival,) = [rival for rival in RUNTIMES if rival.variant == "int8"]
+    command = [str(interpreter(rival, print)), "-m", "loadtests.peers.rivals.model_launchbound"]
+    task = ours(tmp_path, "int8")
+    with RivalProcess(command, tmp_path / "rival.log") as process:
+        quality = process.ask(task, LOAD_SECONDS)["quality"]
+        tokens = process.ask({"tokens": PROMPTS, "new_tokens": NEW}, LOAD_SECONDS)["tokens"]
+    check_ours(task["model"], quality, tokens)
 
 
 def test_what_pip_cannot_install_is_said_in_its_words(
