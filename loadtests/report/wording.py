@@ -66,8 +66,9 @@ def provisional(verdicts: list[Verdict]) -> list[str]:
     noise = max(reach, default=1.0)
     if 2 * disturbed <= len(cells) and noise < BUSY_NOISE:
         return []
-    found = f"{disturbed} of {len(cells)} cells were disturbed, and {BASELINE} differs from itself by up to"
-    return [f"Provisional: {found} {times(noise)}; measure again on a quiet machine."]
+    found = [f"{disturbed} of {len(cells)} cells were disturbed"] if disturbed else []
+    found.append(f"{BASELINE} differs from itself by up to {times(noise)}")
+    return [f"Provisional: {', and '.join(found)}; measure again on a quiet machine."]
 
 
 def gain(verdict: Verdict) -> str:
